@@ -1,0 +1,165 @@
+// What each mode must hold, send and keep alive: formulas over a RunDescription.
+//
+// Nothing here shares code with the trainer's layouts and planners. A check that took its
+// expectation from those would compare the code with itself. The rules below are the
+// definition; DESIGN.md's table of modes is their summary.
+//
+// N = ranks of the sharding group, K = micro-batches, R = reducing micro-batches
+// (grad_sync every: K; last: 1, the last). P_t = elements of tensor t.
+//
+// SETS OF TENSORS THAT SHARE A BUFFER
+//   units     shard_grad_op, full_shard: the tensors of a unit in order of first use.
+//   buckets   replicated, zero1_*, zero2: trainable tensors in reverse registration order;
+//             a bucket closes when its bytes reach or pass bucket_cap_bytes.
+//             Frozen tensors of these modes share one more buffer, whole on every rank.
+//
+// LAYOUT OF A SET OVER n SHARDS (elements of one shard, equal on all ranks; the padded
+// full buffer has n times as many, rank r's shard at offset r * shard)
+//   flat          ceil(sum P_t / n): tensors back to back, padding at the end.
+//   flat_aligned  as flat, but each tensor starts at a multiple of 16 bytes.
+//   rows          sum over t of ceil(d0 / n) * (P_t / d0), d0 = first extent: rank r holds
+//                 rows [r*c, min((r+1)*c, d0)) of each tensor, c = ceil(d0 / n), each
+//                 tensor's part padded to c rows.
+//   owner         whole tensors; largest first (equal sizes: earlier in the set first), each
+//                 to the rank with the fewest elements so far (ties: lowest rank); a rank's
+//                 tensors lie in the set's order; shards padded to the largest.
+//   replicated, and the gradient buckets of zero1_broadcast: n = 1, no padding.
+//   zero1_allgather, zero2: buckets over n = N. shard_grad_op, full_shard: units over N.
+//   zero1_broadcast: parameters lie in one buffer an owner (rule of `owner` over all
+//   trainable tensors in registration order, not padded); moments on the owner only.
+//   Gradients and moments of a unit have the unit's layout; the places of frozen tensors in
+//   them count as padding.
+//
+// STATE AT THE OPTIMIZER BOUNDARY, by rank
+//   parameter  replicated, zero1_*, zero2: all. Units: the shard.
+//   gradient   replicated, zero1_*: whole. zero2: the shard of each bucket. Units: the shard.
+//   optimizer  replicated: whole. zero1_broadcast: owned tensors. zero1_allgather, zero2: the
+//              shard of each bucket. Units: the shard. AdamW twice the elements, SGD once
+//              (0 when momentum is 0).
+//   padding    bytes of the same buffers that belong to no (trainable) tensor.
+//   scalar     AdamW: 4 bytes for each trainable tensor with an element of state on the
+//              rank. SGD: 0.
+//
+// THE STEP. A run is a maximal sequence of consecutive stages of one unit; forward computes
+// runs in order, backward in reverse, down to the run of the first stage with a trainable
+// tensor (its whole run). In the unit modes, with G = all-gather of a unit's parameters
+// (elements of the padded full buffer), c = compute of a run, R = reshard, S = reduce-scatter:
+//   forward   for each run: G if the unit has elements and is sharded; then R of the run
+//             before, if due; then c. After the last run, its R if due. full_shard: R is due
+//             after the unit's last forward run if reshard_after_forward. shard_grad_op: never.
+//             If backward never reaches the unit, R is due after its last forward run too.
+//   backward  for each run j, down:
+//             G of j's unit if it is sharded;
+//             backward_pre: G of run j-1's unit if backward reaches it and it is sharded;
+//             c; R, if j is the unit's last backward run;
+//             backward_post: G of run j-1's unit, as above;
+//             S, if j is the unit's last backward run and the unit has a trainable tensor,
+//             in reducing micro-batches.
+//   In micro-batches that do not reduce, keep_unsharded_between_micro_batches suppresses R in
+//   backward; the next forward then finds the unit unsharded and does not gather it.
+//   In the bucket modes: c of each run; a bucket is complete after the backward run that
+//   writes its last tensor; in reducing micro-batches, after each run's c, complete buckets
+//   are reduced in bucket order (all-reduce; zero2: reduce-scatter; elements of the padded
+//   bucket), none before its predecessors.
+//   optimizer one update per set with a trainable tensor, in set order (zero1_broadcast: one
+//             update in all); zero1_allgather, zero2: after each bucket's update, the
+//             all-gather of its parameters. zero1_broadcast: after the update, one broadcast
+//             per trainable tensor in registration order, P_t elements, root = owner; with
+//             broadcast_bucket_view one per owner with tensors, by rank, its elements.
+//   Every collective has dtype float32 here (mixed precision: parameter dtype for gathers and
+//   broadcasts, reduce dtype for reductions) and the group {0, 1, N}.
+//
+// LIVE BYTES. An event's live bytes are those after its allocations, before its frees, of the
+// roles that are model state. Parameters, moments and scalars live always.
+//   - A unit's full parameters live from its G to its R.
+//   - Reduced gradients (whole buckets, bucket shards, unit shards) are freed at the start of
+//     the next step. Unit and zero2 shards are allocated by their first S. Buckets of
+//     replicated and zero1_* are allocated by the first backward c that writes to them (in
+//     the first micro-batch).
+//   - Unreduced gradients: a unit's (or zero2 bucket's) full gradient is allocated by the first
+//     backward c that writes to it since its last release. With grad_sync last it lives on over
+//     the micro-batches until it is reduced. replicated and zero1_* with grad_sync every: from
+//     the second micro-batch on, each bucket has a full unreduced gradient too, by the same rule.
+//   - A reduction from the second reducing micro-batch on allocates a temporary for its output
+//     if it is a reduce-scatter (one shard, role unreduced gradient); the sum into the shard
+//     follows at once on the communication stream.
+//   - Release of an unreduced gradient, with its temporary: just before each backward c, all
+//     reduced ones but the most recently reduced; the rest at the end of the micro-batch's
+//     backward. Prefetch none: right after the reduction (and its sum). So the full gradients
+//     alive in backward are 2, 2, 1 for backward_pre, backward_post, none, and the full units
+//     2, 1, 1.
+#ifndef INVARIANTS_CLOSED_FORMS_CLOSED_FORMS_H_
+#define INVARIANTS_CLOSED_FORMS_CLOSED_FORMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "invariants/observation/observation.h"
+#include "invariants/run_description/run_description.h"
+
+namespace shardproof {
+
+// Bytes of each state class on one rank at the optimizer boundary.
+StateBytes ExpectedState(const RunDescription& run, Rank rank);
+
+// The sums over ranks of parameter, gradient and optimizer bytes, over the logical bytes P
+// of all parameters; DESIGN's factor columns.
+struct Factors {
+  double parameter = 0;
+  double gradient = 0;
+  double optimizer = 0;
+};
+Factors ExpectedFactors(const RunDescription& run);
+
+// Collectives of the mode in one step, per rank, from the table's formulas (U, K, R, B, T).
+struct ExpectedCounts {
+  int64_t all_reduce = 0;
+  int64_t all_gather_forward = 0;
+  int64_t all_gather_backward = 0;
+  int64_t all_gather_optimizer = 0;
+  int64_t reduce_scatter = 0;
+  int64_t broadcast = 0;
+};
+ExpectedCounts ExpectedCollectiveCounts(const RunDescription& run);
+
+// One collective, compute or update of a step, in issue order. The fields mean what they
+// mean in Event; those that do not apply keep Event's defaults.
+struct ExpectedItem {
+  EventKind kind = EventKind::kCompute;  // kCollective, kCompute or kOptimizer
+  Phase phase = Phase::kForward;
+  CollectiveKind collective = CollectiveKind::kBarrier;
+  Purpose purpose = Purpose::kNone;
+  Dtype dtype = Dtype::kFloat32;
+  Group group;
+  int32_t root = -1;
+  int64_t elements = 0;
+  int32_t micro_batch = -1;
+  int32_t unit = -1;
+  int32_t bucket = -1;
+  int32_t tensor = -1;
+  int32_t stage = -1;
+  int32_t stage_count = 0;
+  // Live bytes of model state at this item (see LIVE BYTES), the same on every rank but for
+  // zero1_broadcast's moments and the scalars: those two are in ExpectedState, and not here.
+  int64_t live_bytes = 0;
+};
+
+// Every rank issues the same sequence in every step. live_bytes counts parameter, unsharded
+// parameter, gradient and unreduced gradient buffers, padding included.
+std::vector<ExpectedItem> ExpectedSequence(const RunDescription& run);
+
+// Peak of live bytes of model state on one rank in one step: the largest live_bytes plus
+// that rank's moments (padding included) and scalars.
+int64_t ExpectedPeakBytes(const RunDescription& run, Rank rank);
+
+// Payload x this = bus bytes: 2(N-1)/N for all-reduce, (N-1)/N for all-gather and
+// reduce-scatter, 1 for broadcast; 0 at N = 1. (nccl-tests, PERFORMANCE.md.)
+double BusFactor(CollectiveKind kind, int32_t ranks);
+
+// Where element `element` of tensor `tensor` is owned: the rank whose optimizer state holds
+// it (replicated: every rank, reported as -1).
+Rank ExpectedOwner(const RunDescription& run, int32_t tensor, int64_t element);
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_CLOSED_FORMS_CLOSED_FORMS_H_

@@ -1,0 +1,38 @@
+// The oracle: unsharded training in plain loops over whole parameters.
+//
+// It shares nothing with sharding: no flat parameters, no plan, no communicator, and an
+// AdamW and SGD of its own. It is the specification; it stays naive. It uses ModelCompute and
+// FillInitialValues, so that it sees the same batches and layers as the sharded trainer.
+//
+// Order of sums: within a micro-batch ModelCompute's. grad_sync last: micro-batches add
+// first (0..K-1, in float32), then ranks (0..N-1). every: ranks add first, then
+// micro-batches. One multiplication by float(1/(N*K)) after all sums; with
+// scale_before_reduce each rank's contribution to a reduction is multiplied before the
+// ranks add, and nothing after.
+#ifndef TRAINER_REPLICATED_REPLICATED_TRAINER_H_
+#define TRAINER_REPLICATED_REPLICATED_TRAINER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "invariants/observation/observation.h"
+#include "invariants/run_description/run_description.h"
+
+namespace shardproof {
+
+class ReplicatedTrainer {
+ public:
+  // Fails as MakeModelCompute does. `run` must outlive the trainer.
+  static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(const RunDescription& run);
+  virtual ~ReplicatedTrainer() = default;
+
+  // Computes the next step. The result's pointers are valid until the next call.
+  virtual const ReferenceStep& Step() = 0;
+
+  // Bytes this trainer needs for `run`, for refusing what does not fit.
+  static int64_t RequiredBytes(const RunDescription& run);
+};
+
+}  // namespace shardproof
+
+#endif  // TRAINER_REPLICATED_REPLICATED_TRAINER_H_
