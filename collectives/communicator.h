@@ -31,10 +31,10 @@ namespace shardproof {
 struct CollectiveCall {
   CollectiveKind kind = CollectiveKind::kBarrier;
   Dtype dtype = Dtype::kFloat32;
-  int64_t elements = 0;      // of the full buffer, see above
+  int64_t elements = 0;  // of the full buffer, see above
   const void* send = nullptr;
   void* recv = nullptr;
-  Rank root;                 // broadcast: a rank of the group (world numbering)
+  Rank root;  // broadcast: a rank of the group (world numbering)
   // What the caller calls this collective in messages: an id, e.g. a unit or bucket.
   // Members may differ; it is never compared.
   int32_t label = -1;
@@ -48,7 +48,7 @@ struct CollectiveHandle {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual Rank rank() const = 0;    // world numbering
+  virtual Rank rank() const = 0;  // world numbering
   virtual Group group() const = 0;
   virtual bool adds_in_rank_order() const = 0;
 

@@ -29,18 +29,18 @@ absl::string_view Name(Verdict verdict);
 // One broken rule, with everything that decides what to look at next. Members that do not
 // apply stay at their defaults and are left out of messages.
 struct Violation {
-  std::string rule;        // the sentence that was broken: "a unit is gathered once ..."
+  std::string rule = {};  // the sentence that was broken: "a unit is gathered once ..."
   int32_t rank = -1;
   int64_t step = -1;
-  std::string unit;        // name of the unit or bucket
-  std::string tensor;      // name of the tensor
-  int64_t element = -1;    // logical, row-major
-  int32_t event = -1;      // index in the rank's issue order
-  std::string expected;
-  std::string actual;
-  double ratio = 0;             // actual / expected where both are numbers and expected != 0
-  double tolerance_share = 0;   // |difference| / tolerance; 0: the rule is exact
-  std::string likely_cause;     // with the evidence to look at next
+  std::string unit = {};    // name of the unit or bucket
+  std::string tensor = {};  // name of the tensor
+  int64_t element = -1;     // logical, row-major
+  int32_t event = -1;       // index in the rank's issue order
+  std::string expected = {};
+  std::string actual = {};
+  double ratio = 0;               // actual / expected where both are numbers and expected != 0
+  double tolerance_share = 0;     // |difference| / tolerance; 0: the rule is exact
+  std::string likely_cause = {};  // with the evidence to look at next
 };
 
 struct CheckResult {
@@ -89,7 +89,8 @@ class Findings {
 };
 
 // "N" or "1/K": the name of a ratio that almost names the fault, for the run's N and K; ""
-// when it is none of 1/N, N, 1/K, K, NK, 1/(NK), 2^K, sqrt(N) within 1 %.
+// when it is none of 1/N, N, 1/K, K, NK, 1/(NK), 2^K, sqrt(N) within 1 %. Where N = K both
+// are named, "N or K"; the last two only when no other fits. 1 has no name.
 std::string NameRatio(double ratio, const RunDescription& run);
 
 // One paragraph: check, rule, rank, step, unit, tensor, element, expected, actual, ratio,

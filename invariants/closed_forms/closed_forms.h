@@ -28,7 +28,9 @@
 //   zero1_broadcast: parameters lie in one buffer an owner (rule of `owner` over all
 //   trainable tensors in registration order, not padded); moments on the owner only.
 //   Gradients and moments of a unit have the unit's layout; the places of frozen tensors in
-//   them count as padding.
+//   them count as padding. A unit without a trainable tensor has neither gradient nor moments.
+//   In every layout, what one rank owns of a tensor is one range of it, and ranges ascend with
+//   the ranks.
 //
 // STATE AT THE OPTIMIZER BOUNDARY, by rank
 //   parameter  replicated, zero1_*, zero2: all. Units: the shard.
@@ -47,7 +49,8 @@
 //   forward   for each run: G if the unit has elements and is sharded; then R of the run
 //             before, if due; then c. After the last run, its R if due. full_shard: R is due
 //             after the unit's last forward run if reshard_after_forward. shard_grad_op: never.
-//             If backward never reaches the unit, R is due after its last forward run too.
+//             In both, if backward never reaches the unit, R is due after its last forward run.
+//             A unit without elements is never gathered or resharded.
 //   backward  for each run j, down:
 //             G of j's unit if it is sharded;
 //             backward_pre: G of run j-1's unit if backward reaches it and it is sharded;
@@ -56,7 +59,8 @@
 //             S, if j is the unit's last backward run and the unit has a trainable tensor,
 //             in reducing micro-batches.
 //   In micro-batches that do not reduce, keep_unsharded_between_micro_batches suppresses R in
-//   backward; the next forward then finds the unit unsharded and does not gather it.
+//   backward, never in forward; the next forward then finds the unit unsharded and does not
+//   gather it.
 //   In the bucket modes: c of each run; a bucket is complete after the backward run that
 //   writes its last tensor; in reducing micro-batches, after each run's c, complete buckets
 //   are reduced in bucket order (all-reduce; zero2: reduce-scatter; elements of the padded
@@ -67,11 +71,14 @@
 //             per trainable tensor in registration order, P_t elements, root = owner; with
 //             broadcast_bucket_view one per owner with tensors, by rank, its elements.
 //   Every collective has dtype float32 here (mixed precision: parameter dtype for gathers and
-//   broadcasts, reduce dtype for reductions) and the group {0, 1, N}.
+//   broadcasts, reduce dtype for reductions) and the group {0, 1, N}. A compute item has the
+//   unit of its run in every mode; a collective or update has the unit or the bucket of its
+//   set; a broadcast has tensor and root, in the bucket view only the root.
 //
 // LIVE BYTES. An event's live bytes are those after its allocations, before its frees, of the
 // roles that are model state. Parameters, moments and scalars live always.
 //   - A unit's full parameters live from its G to its R.
+//   - A backward c writes to a gradient if a stage of its run has a trainable tensor of it.
 //   - Reduced gradients (whole buckets, bucket shards, unit shards) are freed at the start of
 //     the next step. Unit and zero2 shards are allocated by their first S. Buckets of
 //     replicated and zero1_* are allocated by the first backward c that writes to them (in
@@ -88,12 +95,18 @@
 //     backward. Prefetch none: right after the reduction (and its sum). So the full gradients
 //     alive in backward are 2, 2, 1 for backward_pre, backward_post, none, and the full units
 //     2, 1, 1.
+//
+// NOT DEFINED YET: bytes under mixed precision, and the step of hybrid sharding (a shard group
+// smaller than the world). NoStateRule and NoStepRule say so, and a check whose expectation is
+// missing reports not_observed; it never compares with numbers of another configuration.
 #ifndef INVARIANTS_CLOSED_FORMS_CLOSED_FORMS_H_
 #define INVARIANTS_CLOSED_FORMS_CLOSED_FORMS_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "invariants/closed_forms/layout_forms.h"
 #include "invariants/observation/observation.h"
 #include "invariants/run_description/run_description.h"
 
@@ -102,8 +115,13 @@ namespace shardproof {
 // Bytes of each state class on one rank at the optimizer boundary.
 StateBytes ExpectedState(const RunDescription& run, Rank rank);
 
-// The sums over ranks of parameter, gradient and optimizer bytes, over the logical bytes P
-// of all parameters; DESIGN's factor columns.
+// Elements of optimizer state for each element that is updated: AdamW 2, SGD 1, or 0 without
+// momentum.
+int64_t MomentsOf(const OptimizerDescription& optimizer);
+
+// The sums over ranks of parameter, gradient and optimizer bytes, over the logical bytes P;
+// DESIGN's factor columns. As there, P is of all parameters for the first and of the
+// trainable ones for the other two (0 when there are none).
 struct Factors {
   double parameter = 0;
   double gradient = 0;
@@ -140,8 +158,12 @@ struct ExpectedItem {
   int32_t stage = -1;
   int32_t stage_count = 0;
   // Live bytes of model state at this item (see LIVE BYTES), the same on every rank but for
-  // zero1_broadcast's moments and the scalars: those two are in ExpectedState, and not here.
+  // moments and scalars, which live always: those two are in ResidentBytes, and not here.
   int64_t live_bytes = 0;
+  // Its transient parts; the rest is parameters.
+  int64_t unsharded_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t unreduced_bytes = 0;
 };
 
 // Every rank issues the same sequence in every step. live_bytes counts parameter, unsharded
@@ -157,8 +179,37 @@ int64_t ExpectedPeakBytes(const RunDescription& run, Rank rank);
 double BusFactor(CollectiveKind kind, int32_t ranks);
 
 // Where element `element` of tensor `tensor` is owned: the rank whose optimizer state holds
-// it (replicated: every rank, reported as -1).
+// it (replicated: every rank, reported as -1). A frozen tensor has no state: units, the rank
+// whose shard holds it; other modes, -1. Hybrid: the rank of the first group.
 Rank ExpectedOwner(const RunDescription& run, int32_t tensor, int64_t element);
+
+// Why ExpectedState, or the sequence, is not defined for this run; empty when it is.
+absl::string_view NoStateRule(const RunDescription& run);
+absl::string_view NoStepRule(const RunDescription& run);
+
+// The same answers with the layouts computed once: for whoever asks for many ranks or
+// elements. Construction is linear in tensors and in the parts of tensors on ranks.
+class ClosedForms {
+ public:
+  // `run` was accepted by Validate and outlives this.
+  explicit ClosedForms(const RunDescription& run) : run_(run), layouts_(run) {}
+
+  StateBytes State(Rank rank) const;
+  // Moments, padding included, and scalars: what lives always beside ExpectedItem::live_bytes.
+  int64_t ResidentBytes(Rank rank) const;
+  Factors SumOverRanks() const;
+  ExpectedCounts CollectiveCounts() const;
+  std::vector<ExpectedItem> Sequence() const;
+  Rank Owner(int32_t tensor, int64_t element) const {
+    return Rank{layouts_.Owner(tensor, element)};
+  }
+
+ private:
+  int64_t BroadcastCount() const;
+
+  const RunDescription& run_;
+  LayoutForms layouts_;
+};
 
 }  // namespace shardproof
 

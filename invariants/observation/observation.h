@@ -32,10 +32,10 @@ enum class EventKind : uint8_t {
 // Why a collective ran. Only the first four belong to the sharding mode; the others are
 // listed under their purpose and never counted as the mode's.
 enum class Purpose : uint8_t {
-  kUnshardParameters,   // all-gather before computation
-  kReduceGradients,     // all-reduce or reduce-scatter
-  kBroadcastParameters, // after the update, owner to all
-  kGatherParameters,    // all-gather after the update
+  kUnshardParameters,    // all-gather before computation
+  kReduceGradients,      // all-reduce or reduce-scatter
+  kBroadcastParameters,  // after the update, owner to all
+  kGatherParameters,     // all-gather after the update
   kClipNorm,
   kUsedMap,
   kOverflowFlag,
@@ -75,15 +75,15 @@ struct Event {
   Dtype dtype = Dtype::kFloat32;
   bool completed = true;
   Group group;
-  int32_t root = -1;        // rank, broadcast only
-  int64_t elements = 0;     // of the full padded buffer: output of an all-gather, else input
-  int32_t micro_batch = -1; // -1: not of one micro-batch
+  int32_t root = -1;         // rank, broadcast only
+  int64_t elements = 0;      // of the full padded buffer: output of an all-gather, else input
+  int32_t micro_batch = -1;  // -1: not of one micro-batch
   int32_t unit = -1;
   int32_t bucket = -1;
-  int32_t tensor = -1;      // zero1_broadcast: the tensor sent
-  int32_t stage = -1;       // first stage computed
+  int32_t tensor = -1;  // zero1_broadcast: the tensor sent
+  int32_t stage = -1;   // first stage computed
   int32_t stage_count = 0;
-  uint32_t first_wait = 0;    // into RankEvents::waits
+  uint32_t first_wait = 0;  // into RankEvents::waits
   uint32_t wait_count = 0;
   uint32_t first_access = 0;  // into RankEvents::accesses, in order allocate, read, write, free
   uint32_t access_count = 0;
@@ -91,11 +91,11 @@ struct Event {
 
 // The step of one rank, or of a group of ranks that did the same.
 struct RankEvents {
-  Group ranks;                      // the first member is the one that was watched
-  std::vector<BufferInfo> buffers;  // ids are stable over the steps of a run
-  std::vector<int32_t> live_before; // buffers already allocated when the step began
-  std::vector<Event> events;        // in issue order
-  std::vector<int32_t> waits;       // indices of earlier events that must have ended
+  Group ranks;                       // the first member is the one that was watched
+  std::vector<BufferInfo> buffers;   // ids are stable over the steps of a run
+  std::vector<int32_t> live_before;  // buffers already allocated when the step began
+  std::vector<Event> events;         // in issue order
+  std::vector<int32_t> waits;        // indices of earlier events that must have ended
   std::vector<Access> accesses;
 };
 
@@ -105,7 +105,7 @@ enum class StateClass : uint8_t { kParameter, kReducedGradient, kExpAvg, kExpAvg
 struct StateSegment {
   StateClass state = StateClass::kParameter;
   int32_t tensor = -1;
-  ElementRange range;             // within the tensor; padding: within the buffer
+  ElementRange range;  // within the tensor; padding: within the buffer
   int32_t buffer = -1;
   int64_t buffer_offset = 0;      // where the run lies in the buffer, in elements
   const float* values = nullptr;  // `range.count` of them; null: values were not observed
@@ -138,7 +138,7 @@ struct RankState {
 };
 
 struct StepObservation {
-  int64_t step = 0;  // 0-based
+  int64_t step = 0;                // 0-based
   std::vector<RankEvents> events;  // empty: not observed
   std::vector<RankState> states;   // by first rank; together they cover every rank
   std::vector<double> losses;      // mean over the rank's micro-batches; empty: not observed

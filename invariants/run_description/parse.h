@@ -3,10 +3,12 @@
 // The line: key=value pairs joined by ';', in any order, each key once. Keys that are left
 // out have RunDescription's defaults. PrintRun writes every key that differs from its
 // default, and model, so that ParseRun(PrintRun(run)) equals run.
-//   model=TEXT           what --model accepts; resolved by the caller's importer
+//   model=TEXT           what --model accepts; resolved by the caller's importer. A ';' in it
+//                        is written %3B, a '%' %25. It becomes model.name, as it stands
 //   units=0-1,2,3-4      groups of stages, in order of first stage; stages of a group joined
 //                        by '+' or '-' (a range); "!" behind a group: not resharded after
-//                        forward. Default: the importer's
+//                        forward. Default: the importer's. A unit has the importer's name
+//                        if that has the same stages, else one made of its stages' names
 //   mode=, prefetch=, layout=, world_size=, shard_group_size=, bucket_cap_bytes=,
 //   grad_sync=, broadcast_bucket_view=0|1, scale_before_reduce=0|1,
 //   keep_unsharded_between_micro_batches=0|1, parameter_dtype=, reduce_dtype=,
@@ -16,9 +18,10 @@
 // Defaults that depend on the mode: prefetch backward_pre for full_shard, else
 // not_applicable; layout owner for zero1_broadcast, else flat.
 //
-// JSON (schema "shardproof.run/1"): the same keys in one object, numbers as numbers; model
-// is the text, or an object {name, kind, tensors[{name, shape, fan_in, trainable,
-// aliases[]}], stages[{name, tensors[]}], units[{name, stages[], reshard_after_forward}]}.
+// JSON (schema "shardproof.run/1"): the same keys in one object, numbers as numbers, 0|1 as
+// false|true; model is the text, or an object {name, kind, tensors[{name, shape, fan_in,
+// trainable, aliases[]}], stages[{name, tensors[]}], units[{name, stages[],
+// reshard_after_forward}]} with kind mlp, probe or opaque.
 //
 // Errors: InvalidArgument that names the key, its value and what is accepted; unknown and
 // repeated keys, and a wrong schema, are errors. The result has passed Validate.

@@ -27,10 +27,10 @@ namespace shardproof {
 
 // One parameter tensor, row-major. Tied tensors appear once; `aliases` names the others.
 struct TensorSpec {
-  std::string name;              // "layers.3.weight"
-  std::vector<int64_t> shape;    // [out, in]; every extent >= 1
-  int64_t fan_in = 1;            // initial values lie in +-1/sqrt(fan_in)
-  bool trainable = true;         // false: no gradient, no optimizer state
+  std::string name;            // "layers.3.weight"
+  std::vector<int64_t> shape;  // [out, in]; every extent >= 1
+  int64_t fan_in = 1;          // initial values lie in +-1/sqrt(fan_in)
+  bool trainable = true;       // false: no gradient, no optimizer state
   std::vector<std::string> aliases;
 };
 
@@ -58,11 +58,11 @@ enum class ModelKind : uint8_t {
 };
 
 struct ModelDescription {
-  std::string name;                // what --model said
+  std::string name;  // what --model said
   ModelKind kind = ModelKind::kMlp;
-  std::vector<TensorSpec> tensors; // in registration order
-  std::vector<Stage> stages;       // in forward order; every tensor is in a stage
-  std::vector<Unit> units;         // by first stage; every stage is in exactly one unit
+  std::vector<TensorSpec> tensors;  // in registration order
+  std::vector<Stage> stages;        // in forward order; every tensor is in a stage
+  std::vector<Unit> units;          // by first stage; every stage is in exactly one unit
 };
 
 struct MixedPrecision {
@@ -108,9 +108,9 @@ struct OptimizerDescription {
 
 struct DataDescription {
   int64_t steps = 3;
-  int64_t micro_batch_size = 16;   // samples of one rank in one micro-batch
-  int64_t num_micro_batches = 1;   // K
-  uint64_t seed = 1;               // data, initial values, schedule
+  int64_t micro_batch_size = 16;  // samples of one rank in one micro-batch
+  int64_t num_micro_batches = 1;  // K
+  uint64_t seed = 1;              // data, initial values, schedule
 };
 
 struct RunDescription {
@@ -118,11 +118,11 @@ struct RunDescription {
   ShardingDescription sharding;
   OptimizerDescription optimizer;
   DataDescription data;
-  double clip_grad_norm = 0;       // 0: no clipping
+  double clip_grad_norm = 0;  // 0: no clipping
 };
 
 // Facts read straight off the description.
-int64_t ParameterElements(const ModelDescription& model);   // tied tensors once
+int64_t ParameterElements(const ModelDescription& model);  // tied tensors once
 int64_t TrainableElements(const ModelDescription& model);
 // The tensors of a unit in order of first use, each once.
 std::vector<int32_t> UnitTensors(const ModelDescription& model, int32_t unit);

@@ -15,11 +15,11 @@
 #define SHARDPROOF_CONCAT_INNER_(a, b) a##b
 #define SHARDPROOF_CONCAT_(a, b) SHARDPROOF_CONCAT_INNER_(a, b)
 
-#define SHARDPROOF_RETURN_IF_ERROR(expression)                 \
-  do {                                                         \
-    if (absl::Status status_ = (expression); !status_.ok()) {  \
-      return status_;                                          \
-    }                                                          \
+#define SHARDPROOF_RETURN_IF_ERROR(expression)                \
+  do {                                                        \
+    if (absl::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                         \
+    }                                                         \
   } while (false)
 
 #define SHARDPROOF_ASSIGN_OR_RETURN(target, expression) \

@@ -19,9 +19,9 @@ constexpr Entry<Dtype> kDtypes[] = {{Dtype::kFloat32, "float32"},
                                     {Dtype::kFloat16, "float16"},
                                     {Dtype::kFloat64, "float64"}};
 constexpr Entry<Mode> kModes[] = {
-    {Mode::kReplicated, "replicated"},     {Mode::kZero1Broadcast, "zero1_broadcast"},
+    {Mode::kReplicated, "replicated"},          {Mode::kZero1Broadcast, "zero1_broadcast"},
     {Mode::kZero1AllGather, "zero1_allgather"}, {Mode::kZero2, "zero2"},
-    {Mode::kShardGradOp, "shard_grad_op"}, {Mode::kFullShard, "full_shard"}};
+    {Mode::kShardGradOp, "shard_grad_op"},      {Mode::kFullShard, "full_shard"}};
 constexpr Entry<Prefetch> kPrefetches[] = {{Prefetch::kNotApplicable, "not_applicable"},
                                            {Prefetch::kBackwardPre, "backward_pre"},
                                            {Prefetch::kBackwardPost, "backward_post"},
@@ -45,16 +45,15 @@ constexpr Entry<Phase> kPhases[] = {{Phase::kForward, "forward"},
                                     {Phase::kBackward, "backward"},
                                     {Phase::kOptimizer, "optimizer"},
                                     {Phase::kOther, "other"}};
-constexpr Entry<BufferRole> kRoles[] = {
-    {BufferRole::kParameter, "parameter"},
-    {BufferRole::kUnshardedParameter, "unsharded_parameter"},
-    {BufferRole::kGradient, "gradient"},
-    {BufferRole::kUnreducedGradient, "unreduced_gradient"},
-    {BufferRole::kOptimizerState, "optimizer_state"},
-    {BufferRole::kScalar, "scalar"},
-    {BufferRole::kActivation, "activation"},
-    {BufferRole::kInput, "input"},
-    {BufferRole::kWorkspace, "workspace"}};
+constexpr Entry<BufferRole> kRoles[] = {{BufferRole::kParameter, "parameter"},
+                                        {BufferRole::kUnshardedParameter, "unsharded_parameter"},
+                                        {BufferRole::kGradient, "gradient"},
+                                        {BufferRole::kUnreducedGradient, "unreduced_gradient"},
+                                        {BufferRole::kOptimizerState, "optimizer_state"},
+                                        {BufferRole::kScalar, "scalar"},
+                                        {BufferRole::kActivation, "activation"},
+                                        {BufferRole::kInput, "input"},
+                                        {BufferRole::kWorkspace, "workspace"}};
 constexpr Entry<StreamId> kStreamNames[] = {{StreamId::kCompute, "compute"},
                                             {StreamId::kCommunication, "communication"}};
 
@@ -107,9 +106,7 @@ absl::string_view Name(Phase value) { return NameIn(kPhases, value); }
 absl::string_view Name(BufferRole value) { return NameIn(kRoles, value); }
 absl::string_view Name(StreamId value) { return NameIn(kStreamNames, value); }
 
-absl::StatusOr<Dtype> ParseDtype(absl::string_view text) {
-  return ParseIn(kDtypes, "dtype", text);
-}
+absl::StatusOr<Dtype> ParseDtype(absl::string_view text) { return ParseIn(kDtypes, "dtype", text); }
 absl::StatusOr<Mode> ParseMode(absl::string_view text) { return ParseIn(kModes, "mode", text); }
 absl::StatusOr<Prefetch> ParsePrefetch(absl::string_view text) {
   return ParseIn(kPrefetches, "prefetch", text);

@@ -88,12 +88,12 @@ enum class Phase : uint8_t { kForward, kBackward, kOptimizer, kOther };
 // What a buffer holds. Roles up to kScalar are model state and count towards
 // steady and peak bytes; the others are lines of their own.
 enum class BufferRole : uint8_t {
-  kParameter,          // a parameter shard, or the whole parameters of a replicated mode
-  kUnshardedParameter, // a transient full unit
-  kGradient,           // a gradient that outlives the step: bucket or shard
-  kUnreducedGradient,  // a transient full gradient before its reduction
-  kOptimizerState,     // exp_avg and exp_avg_sq (AdamW), momentum (SGD)
-  kScalar,             // step counters, 4 bytes for each tensor with state on the rank
+  kParameter,           // a parameter shard, or the whole parameters of a replicated mode
+  kUnshardedParameter,  // a transient full unit
+  kGradient,            // a gradient that outlives the step: bucket or shard
+  kUnreducedGradient,   // a transient full gradient before its reduction
+  kOptimizerState,      // exp_avg and exp_avg_sq (AdamW), momentum (SGD)
+  kScalar,              // step counters, 4 bytes for each tensor with state on the rank
   kActivation,
   kInput,
   kWorkspace,

@@ -19,8 +19,8 @@ namespace shardproof {
 //   FILE.json          a Hugging Face config; model_type gpt2, qwen2, llama, mixtral or
 //                      deepseek_v3; one unit a block and a root unit (embeddings, final norm,
 //                      head) that stays unsharded after forward; kind kOpaque
-//   FILE.safetensors   the shapes in the file's header, one stage and unit a tensor... see
-//                      ImportSafetensorsHeader; kind kOpaque
+//   FILE.safetensors   the shapes in the file's header, one stage and unit a group of names:
+//                      see ImportSafetensorsHeader; kind kOpaque
 // InvalidArgument or NotFound: one line that names the text or file, the field, the
 // offending value and what is accepted.
 absl::StatusOr<ModelDescription> ImportModel(absl::string_view text);
@@ -30,8 +30,9 @@ absl::StatusOr<ModelDescription> ImportConfig(absl::string_view name, absl::stri
 
 // The first bytes of a .safetensors file: 8 bytes little-endian header length, then JSON.
 // `bytes` may end after the header; `file_bytes` is the file's whole size. Tensors in the
-// order of their data; the units are the groups of names that share their first numbered
-// component ("model.layers.3."), in order; the rest is the root unit, unsharded after forward.
+// order of their data; the stages and units are the groups of names that share their first
+// numbered component ("model.layers.3."), by number; the rest is the root, one stage before
+// them, unsharded after forward. Integer tensors are not trainable.
 absl::StatusOr<ModelDescription> ImportSafetensorsHeader(absl::string_view name,
                                                          absl::string_view bytes,
                                                          int64_t file_bytes);

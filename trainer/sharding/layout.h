@@ -15,9 +15,9 @@
 namespace shardproof {
 
 struct Segment {
-  int32_t tensor = -1;       // -1: padding
-  int64_t first = 0;         // first element within the tensor
-  int64_t count = 0;         // >= 1
+  int32_t tensor = -1;  // -1: padding
+  int64_t first = 0;    // first element within the tensor
+  int64_t count = 0;    // >= 1
   int32_t rank = 0;
   int64_t shard_offset = 0;  // elements from the start of the rank's shard
 };
@@ -25,14 +25,13 @@ struct Segment {
 struct FlatLayout {
   int32_t shards = 1;
   int64_t shard_elements = 0;
-  std::vector<Segment> segments;            // by rank, then shard_offset
+  std::vector<Segment> segments;               // by rank, then shard_offset
   std::vector<int32_t> first_segment_of_rank;  // shards + 1 entries, into segments
   int64_t padded_elements() const { return shards * shard_elements; }
   int64_t offset(const Segment& s) const { return s.rank * shard_elements + s.shard_offset; }
   absl::Span<const Segment> shard(int32_t rank) const {
     return absl::MakeConstSpan(segments).subspan(
-        first_segment_of_rank[rank],
-        first_segment_of_rank[rank + 1] - first_segment_of_rank[rank]);
+        first_segment_of_rank[rank], first_segment_of_rank[rank + 1] - first_segment_of_rank[rank]);
   }
 };
 
@@ -43,8 +42,8 @@ FlatLayout MakeLayout(const ModelDescription& model, absl::Span<const int32_t> t
 
 // The owner of each of `tensors` under LayoutKind::kOwner: largest first, each to the rank
 // with the fewest elements so far; ties go to the earlier tensor and the lower rank.
-std::vector<int32_t> AssignOwners(const ModelDescription& model,
-                                  absl::Span<const int32_t> tensors, int32_t ranks);
+std::vector<int32_t> AssignOwners(const ModelDescription& model, absl::Span<const int32_t> tensors,
+                                  int32_t ranks);
 
 // DDP's buckets: trainable tensors in reverse registration order; a bucket closes when its
 // float32 bytes reach or pass `cap_bytes`.

@@ -1,0 +1,31 @@
+// What the audit was asked for: flags to runs. Apart from the program, so that tests reach it.
+#ifndef INVARIANTS_AUDIT_REQUEST_H_
+#define INVARIANTS_AUDIT_REQUEST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "invariants/run_description/run_description.h"
+#include "invariants/suite/run_case.h"
+
+namespace shardproof {
+
+enum class AuditFormat : uint8_t { kTable, kJson };
+
+struct AuditRequest {
+  std::string help;                  // not empty: --help was given, print this
+  std::vector<RunDescription> runs;  // one a mode row
+  EngineKind engine = EngineKind::kCpu;
+  std::vector<std::string> required;
+  AuditFormat format = AuditFormat::kTable;
+  std::string out;  // a file; empty: stdout
+  bool explain = false;
+};
+
+// InvalidArgument or NotFound in one line that names the flag, its value and what is accepted.
+absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv);
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_AUDIT_REQUEST_H_

@@ -1,0 +1,169 @@
+// Weights that are never trained stay within any tolerance for a while, and ranks that
+// train models of their own each look healthy: both must be found here.
+#include "invariants/checks/liveness.h"
+
+#include <cmath>
+#include <optional>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "invariants/checks/hand_made.h"
+
+namespace shardproof {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LivenessTest : public ::testing::Test {
+ protected:
+  void Start(Mode mode, int32_t ranks, int32_t frozen = -1) {
+    run_ = HandMadeRun(mode, ranks);
+    if (frozen >= 0) run_.model.tensors[frozen].trainable = false;
+    training_.emplace(run_);
+    check_ = MakeLiveness();
+    check_->Begin(run_);
+  }
+  void Next() { training_->Advance(); }
+  void Show() { check_->Step(training_->observed(), &training_->reference()); }
+
+  RunDescription run_;
+  std::optional<HandMadeTraining> training_;
+  std::unique_ptr<Check> check_;
+};
+
+TEST_F(LivenessTest, TrainingThatMovesAsTheReferenceDoesPasses) {
+  for (const Mode mode : {Mode::kReplicated, Mode::kFullShard}) {
+    Start(mode, 2, mode == Mode::kReplicated ? 1 : -1);
+    for (int step = 0; step < 3; ++step) {
+      Next();
+      Show();
+    }
+    const CheckResult result = check_->Finish();
+    EXPECT_EQ(result.name, "liveness");
+    EXPECT_EQ(result.verdict, Verdict::kPass) << result.reason;
+  }
+}
+
+TEST_F(LivenessTest, RowsThatAreNeverUpdatedAreNamedInEveryStep) {
+  Start(Mode::kFullShard, 2);
+  float initial[2];
+  for (int step = 0; step < 3; ++step) {
+    Next();
+    // layers.1.weight is 0..3 on rank 0 and 4, 5 on rank 1.
+    for (int i = 0; i < 2; ++i) {
+      float& value = training_->Value(1, StateClass::kParameter, 2, 4 + i);
+      if (step == 0) initial[i] = 2.5f + 0.125f * (4 + i);
+      value = initial[i];
+    }
+    Show();
+  }
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.verdict, Verdict::kFail);
+  ASSERT_EQ(result.violation_count, 3);
+  for (int step = 0; step < 3; ++step) {
+    const Violation& violation = result.violations[step];
+    EXPECT_EQ(violation.rank, 1);
+    EXPECT_EQ(violation.step, step);
+    EXPECT_EQ(violation.tensor, "layers.1.weight");
+    EXPECT_EQ(violation.element, 4);
+    EXPECT_THAT(violation.actual, HasSubstr("never updated"));
+    EXPECT_THAT(violation.actual, HasSubstr("2 of the 2 elements"));
+    EXPECT_THAT(violation.expected, HasSubstr("a move from 3 ("));
+  }
+}
+
+TEST_F(LivenessTest, AWrongMoveIsStillAMove) {
+  Start(Mode::kFullShard, 2);
+  Next();
+  training_->Value(0, StateClass::kParameter, 0, 1) += 1;
+  Show();
+  Next();
+  training_->Value(0, StateClass::kParameter, 0, 1) += 2;
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+}
+
+TEST_F(LivenessTest, AMoveIsJudgedByTheObservedPastOnceItDiffers) {
+  Start(Mode::kFullShard, 2);
+  Next();
+  const float wrong = training_->Value(0, StateClass::kParameter, 0, 1) += 1;
+  Show();
+  Next();
+  training_->Value(0, StateClass::kParameter, 0, 1) = wrong;
+  Show();
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].step, 1);
+  EXPECT_EQ(result.violations[0].element, 1);
+  EXPECT_THAT(result.violations[0].actual, HasSubstr("1 of the 5 elements"));
+}
+
+TEST_F(LivenessTest, AFrozenTensorMustNotMove) {
+  Start(Mode::kReplicated, 2, /*frozen=*/1);
+  Next();
+  training_->Value(0, StateClass::kParameter, 1, 2) -= 0.5f;
+  training_->Value(1, StateClass::kParameter, 1, 2) -= 0.5f;
+  Show();
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[1].rank, 1);
+  EXPECT_EQ(result.violations[1].tensor, "layers.0.bias");
+  EXPECT_EQ(result.violations[1].element, 2);
+  EXPECT_THAT(result.violations[1].actual, HasSubstr("moved to"));
+  EXPECT_THAT(result.violations[1].likely_cause, HasSubstr("frozen"));
+}
+
+TEST_F(LivenessTest, CopiesOnDifferentRanksMustBeBitEqual) {
+  Start(Mode::kReplicated, 4);
+  Next();
+  float& value = training_->Value(2, StateClass::kParameter, 3, 1);
+  value = std::nextafter(value, 100.0f);
+  Show();
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.violation_count, 1);
+  const Violation& violation = result.violations[0];
+  EXPECT_THAT(violation.rule, HasSubstr("copies"));
+  EXPECT_EQ(violation.rank, 2);
+  EXPECT_EQ(violation.tensor, "layers.1.bias");
+  EXPECT_EQ(violation.element, 1);
+  EXPECT_THAT(violation.expected, HasSubstr("as on rank 0"));
+  EXPECT_THAT(violation.actual, HasSubstr("on rank 2"));
+}
+
+TEST_F(LivenessTest, EqualCopiesOfAWrongValueAreEqual) {
+  Start(Mode::kReplicated, 3);
+  Next();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    training_->Value(rank, StateClass::kParameter, 3, 1) += 1;
+  }
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+}
+
+TEST_F(LivenessTest, WithoutValuesOrReferenceNothingIsObserved) {
+  Start(Mode::kFullShard, 2);
+  Next();
+  check_->Step(training_->observed(), nullptr);
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kNotObserved);
+
+  Start(Mode::kFullShard, 2);
+  Next();
+  for (RankState& state : training_->observed().states) {
+    for (StateSegment& segment : state.segments) segment.values = nullptr;
+  }
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kNotObserved);
+}
+
+TEST_F(LivenessTest, ARankWithoutValuesIsNotAPass) {
+  Start(Mode::kReplicated, 2);
+  Next();
+  training_->Segment(1, StateClass::kParameter, 0).values = nullptr;
+  Show();
+  const CheckResult result = check_->Finish();
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_THAT(result.reason, HasSubstr("rank 1"));
+}
+
+}  // namespace
+}  // namespace shardproof

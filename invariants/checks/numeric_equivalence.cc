@@ -1,0 +1,445 @@
+#include "invariants/checks/numeric_equivalence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "invariants/checks/describe.h"
+#include "invariants/checks/float_bits.h"
+#include "invariants/checks/parameter_history.h"
+
+namespace shardproof {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double Magnitude(double value) { return std::isnan(value) ? kInfinity : std::abs(value); }
+
+double Relative(double error, double scale) {
+  if (error == 0) return 0;
+  return scale == 0 || std::isinf(error) ? kInfinity : error / scale;
+}
+
+// NaN differs from everything, -0 from 0.
+bool Differs(float actual, float expected) {
+  return FloatBits(actual) != FloatBits(expected) || std::isnan(actual);
+}
+
+struct Difference {
+  int64_t first = -1;  // of the elements that differ; -1: none
+  double max_abs = 0;
+};
+
+Difference Compare(const float* actual, const float* expected, int64_t count) {
+  Difference difference;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!Differs(actual[i], expected[i])) continue;
+    if (difference.first < 0) difference.first = i;
+    const double apart = static_cast<double>(actual[i]) - static_cast<double>(expected[i]);
+    difference.max_abs = std::max(difference.max_abs, Magnitude(apart));
+  }
+  return difference;
+}
+
+double Update(const float* after, const float* before, int64_t i) {
+  return static_cast<double>(after[i]) - static_cast<double>(before[i]);
+}
+
+const float* ReferenceValues(const ReferenceTensor& tensor, StateClass state) {
+  switch (state) {
+    case StateClass::kParameter:
+      return tensor.parameter;
+    case StateClass::kReducedGradient:
+      return tensor.gradient;
+    case StateClass::kExpAvg:
+      return tensor.exp_avg;
+    case StateClass::kExpAvgSq:
+      return tensor.exp_avg_sq;
+  }
+  return nullptr;
+}
+
+const char* Rule(StateClass state) {
+  switch (state) {
+    case StateClass::kParameter:
+      return "every parameter has the bits of replicated training";
+    case StateClass::kReducedGradient:
+      return "every reduced gradient has the bits of replicated training";
+    case StateClass::kExpAvg:
+      return "every first moment (exp_avg) has the bits of replicated training";
+    case StateClass::kExpAvgSq:
+      return "every second moment (exp_avg_sq) has the bits of replicated training";
+  }
+  return "";
+}
+
+// What to look at when the ratio names nothing.
+const char* UsualCause(StateClass state) {
+  switch (state) {
+    case StateClass::kParameter:
+      return "a parameter that was not written back, or the first violation of this tensor";
+    case StateClass::kReducedGradient:
+      return "a reduction that is missing, partial or unordered; see collective_ledger and "
+             "ordering";
+    case StateClass::kExpAvg:
+    case StateClass::kExpAvgSq:
+      return "the gradient where it is wrong too, else the optimizer's arithmetic, its step "
+             "counter or offsets into its state";
+  }
+  return "";
+}
+
+class NumericEquivalenceCheck final : public NumericEquivalence {
+ public:
+  absl::string_view name() const override { return "numeric_equivalence"; }
+  void Begin(const RunDescription& run) override;
+  void Step(const StepObservation& observed, const ReferenceStep* reference) override;
+  CheckResult Finish() override { return findings_.Finish(); }
+  NumericFigures figures() const override { return figures_; }
+
+ private:
+  // A parameter segment that is not the reference's; reported after the loop that found it,
+  // so that updates come before parameters.
+  struct WrongParameter {
+    int32_t rank;
+    const StateSegment* segment;
+    Difference difference;
+    bool wrong_update;
+  };
+  // A figure of one reference tensor, computed at most once a step.
+  struct PerTensor {
+    int64_t stamp = -1;
+    double value = 0;
+  };
+
+  bool HasEvidence(const StepObservation& observed, const ReferenceStep* reference);
+  void RequireClass(StateClass state, bool shown);
+  const float* Expected(const StateSegment& segment) const;
+  bool Judged(const RankState& state, const StateSegment& segment, StateClass wanted);
+  void CompareState(StateClass wanted);
+  void CompareCounters();
+  void CompareParameters();
+  void CompareParameter(int32_t rank, const StateSegment& segment);
+  void MeasureUpdate(const StateSegment& segment, const float* before);
+  bool Equal(const StateSegment& segment, const float* expected);
+  bool ReferenceHasNan(int32_t tensor, StateClass state);
+  double Scale(int32_t tensor, StateClass state);
+  double UpdateScale(int32_t tensor);
+  bool FirstOfTensor(int32_t tensor);
+  void ReportValue(int32_t rank, const StateSegment& segment, int64_t index);
+  void ReportUpdate(const WrongParameter& wrong);
+  std::string Cause(StateClass state, float actual, double ratio) const;
+
+  const RunDescription* run_ = nullptr;
+  std::vector<int64_t> elements_;
+  bool has_trainable_ = false;
+  const StepObservation* observed_ = nullptr;
+  const ReferenceStep* reference_ = nullptr;
+  int64_t pass_ = 0;               // counts loops over the segments; stamps what each saw
+  std::vector<int64_t> reported_;  // by tensor: the stamp of its last violation
+  std::vector<PerTensor> nan_;     // 1: the reference has a NaN
+  std::vector<PerTensor> scale_;   // max |gradient|
+  std::vector<PerTensor> update_scale_;
+  int64_t stamp_ = 0;  // of (pass, rank)
+  ParameterHistory history_;
+  std::vector<WrongParameter> wrong_;
+  NumericFigures figures_;
+  Findings findings_{"numeric_equivalence"};
+};
+
+void NumericEquivalenceCheck::Begin(const RunDescription& run) {
+  run_ = &run;
+  elements_ = TensorElements(run.model);
+  for (const TensorSpec& tensor : run.model.tensors) has_trainable_ |= tensor.trainable;
+  reported_.assign(elements_.size(), -1);
+  nan_.assign(elements_.size(), {});
+  scale_.assign(elements_.size(), {});
+  update_scale_.assign(elements_.size(), {});
+}
+
+bool NumericEquivalenceCheck::HasEvidence(const StepObservation& observed,
+                                          const ReferenceStep* reference) {
+  if (reference == nullptr || reference->tensors.size() != elements_.size()) {
+    findings_.NotObserved("no reference of this model was computed");
+    return false;
+  }
+  if (reference->step != observed.step) {
+    findings_.NotObserved("the reference is of another step");
+    return false;
+  }
+  if (RanksShown(observed.states) != run_->sharding.world_size.value) {
+    findings_.NotObserved("the state of some ranks was not shown");
+  }
+  return true;
+}
+
+void NumericEquivalenceCheck::Step(const StepObservation& observed,
+                                   const ReferenceStep* reference) {
+  if (!HasEvidence(observed, reference)) {
+    history_.Forget();
+    return;
+  }
+  observed_ = &observed;
+  reference_ = reference;
+  CompareState(StateClass::kReducedGradient);
+  CompareState(StateClass::kExpAvg);
+  CompareState(StateClass::kExpAvgSq);
+  CompareCounters();
+  CompareParameters();
+}
+
+// The classes that this run's optimizer has.
+void NumericEquivalenceCheck::RequireClass(StateClass state, bool shown) {
+  if (shown) return;
+  const bool adam = run_->optimizer.kind == OptimizerKind::kAdamW;
+  bool required = true;
+  if (state != StateClass::kParameter) required = has_trainable_;
+  if (state == StateClass::kExpAvg) required &= adam || run_->optimizer.momentum != 0;
+  if (state == StateClass::kExpAvgSq) required &= adam;
+  if (!required) return;
+  findings_.NotObserved(absl::StrCat("no values of ", Name(state), " were shown"));
+}
+
+// Null when the reference has nothing to compare with.
+const float* NumericEquivalenceCheck::Expected(const StateSegment& segment) const {
+  const float* values = ReferenceValues(reference_->tensors[segment.tensor], segment.state);
+  return values == nullptr ? nullptr : values + segment.range.first;
+}
+
+bool NumericEquivalenceCheck::Judged(const RankState& state, const StateSegment& segment,
+                                     StateClass wanted) {
+  if (segment.state != wanted || segment.tensor < 0 || segment.range.count <= 0) return false;
+  if (!LiesInTensor(segment, elements_) || Expected(segment) == nullptr) return false;
+  if (segment.values != nullptr) return true;
+  findings_.NotObserved(
+      absl::StrCat("rank ", state.ranks.first, " showed no values of ", Name(wanted)));
+  return false;
+}
+
+void NumericEquivalenceCheck::CompareState(StateClass wanted) {
+  ++pass_;
+  bool shown = false;
+  for (const RankState& state : observed_->states) {
+    ++stamp_;
+    for (const StateSegment& segment : state.segments) {
+      if (!Judged(state, segment, wanted)) continue;
+      shown = true;
+      const float* expected = Expected(segment);
+      if (Equal(segment, expected)) continue;
+      const Difference difference = Compare(segment.values, expected, segment.range.count);
+      if (wanted == StateClass::kReducedGradient) {
+        figures_.max_rel_gradient_error =
+            std::max(figures_.max_rel_gradient_error,
+                     Relative(difference.max_abs, Scale(segment.tensor, wanted)));
+      }
+      // A NaN of the reference may lie outside this segment.
+      if (difference.first < 0 || !FirstOfTensor(segment.tensor)) continue;
+      ReportValue(state.ranks.first, segment, difference.first);
+    }
+  }
+  figures_.observed |= shown;
+  if (shown) findings_.Observed();
+  RequireClass(wanted, shown);
+}
+
+void NumericEquivalenceCheck::CompareCounters() {
+  for (const RankState& state : observed_->states) {
+    ++stamp_;
+    for (const TensorStep& counter : state.steps) {
+      if (counter.tensor < 0 || static_cast<size_t>(counter.tensor) >= elements_.size()) continue;
+      const int64_t expected = reference_->tensors[counter.tensor].updates;
+      if (counter.updates == expected || !FirstOfTensor(counter.tensor)) continue;
+      findings_.Add([&] {
+        Violation violation;
+        violation.rule = "every tensor has had as many updates as in replicated training";
+        violation.rank = state.ranks.first;
+        violation.step = observed_->step;
+        violation.tensor = TensorName(run_->model, counter.tensor);
+        violation.expected = absl::StrCat(expected, " updates");
+        violation.actual = absl::StrCat(counter.updates, " updates");
+        if (expected != 0) violation.ratio = static_cast<double>(counter.updates) / expected;
+        violation.likely_cause =
+            "a counter advanced per object or per micro-batch, or reset; bias correction is wrong";
+        return violation;
+      });
+    }
+  }
+}
+
+void NumericEquivalenceCheck::CompareParameters() {
+  ++pass_;
+  wrong_.clear();
+  history_.BeginStep();
+  bool shown = false;
+  for (const RankState& state : observed_->states) {
+    ++stamp_;
+    for (const StateSegment& segment : state.segments) {
+      if (!Judged(state, segment, StateClass::kParameter)) continue;
+      shown = true;
+      CompareParameter(state.ranks.first, segment);
+    }
+  }
+  for (const WrongParameter& wrong : wrong_) {
+    if (wrong.wrong_update) ReportUpdate(wrong);
+  }
+  for (const WrongParameter& wrong : wrong_) {
+    ReportValue(wrong.rank, *wrong.segment, wrong.difference.first);
+  }
+  figures_.observed |= shown;
+  if (shown) findings_.Observed();
+  RequireClass(StateClass::kParameter, shown);
+}
+
+void NumericEquivalenceCheck::CompareParameter(int32_t rank, const StateSegment& segment) {
+  const float* expected = Expected(segment);
+  const float* base = reference_->tensors[segment.tensor].previous_parameter;
+  const float* reference_before = base == nullptr ? nullptr : base + segment.range.first;
+  const float* before = history_.Previous(rank, segment, reference_before);
+  const bool equal = Equal(segment, expected);
+  if (!equal || before != reference_before) {
+    const Difference difference = Compare(segment.values, expected, segment.range.count);
+    figures_.max_abs_parameter_error =
+        std::max(figures_.max_abs_parameter_error, difference.max_abs);
+    if (before != nullptr && reference_before != nullptr) MeasureUpdate(segment, before);
+    if (difference.first >= 0 && FirstOfTensor(segment.tensor)) {
+      const bool wrong_update = before != nullptr && before == reference_before;
+      wrong_.push_back({rank, &segment, difference, wrong_update});
+    }
+  }
+  history_.Remember(rank, segment, SameBits(segment.values, expected, segment.range.count));
+}
+
+void NumericEquivalenceCheck::MeasureUpdate(const StateSegment& segment, const float* before) {
+  const ReferenceTensor& tensor = reference_->tensors[segment.tensor];
+  const float* expected = tensor.parameter + segment.range.first;
+  const float* expected_before = tensor.previous_parameter + segment.range.first;
+  double error = 0;
+  for (int64_t i = 0; i < segment.range.count; ++i) {
+    const double apart = Update(segment.values, before, i) - Update(expected, expected_before, i);
+    error = std::max(error, Magnitude(apart));
+  }
+  figures_.max_rel_update_error =
+      std::max(figures_.max_rel_update_error, Relative(error, UpdateScale(segment.tensor)));
+}
+
+bool NumericEquivalenceCheck::Equal(const StateSegment& segment, const float* expected) {
+  return SameBits(segment.values, expected, segment.range.count) &&
+         !ReferenceHasNan(segment.tensor, segment.state);
+}
+
+// Equal bits and no NaN in the reference mean no NaN in any rank's: one scan serves all.
+bool NumericEquivalenceCheck::ReferenceHasNan(int32_t tensor, StateClass state) {
+  PerTensor& known = nan_[tensor];
+  if (known.stamp != pass_) {
+    known.stamp = pass_;
+    const float* values = ReferenceValues(reference_->tensors[tensor], state);
+    known.value = FirstNan(values, elements_[tensor]) >= 0 ? 1 : 0;
+  }
+  return known.value != 0;
+}
+
+double NumericEquivalenceCheck::Scale(int32_t tensor, StateClass state) {
+  PerTensor& known = scale_[tensor];
+  if (known.stamp == pass_) return known.value;
+  known = {pass_, 0};
+  const float* values = ReferenceValues(reference_->tensors[tensor], state);
+  for (int64_t i = 0; i < elements_[tensor]; ++i) {
+    known.value = std::max(known.value, Magnitude(values[i]));
+  }
+  return known.value;
+}
+
+double NumericEquivalenceCheck::UpdateScale(int32_t tensor) {
+  PerTensor& known = update_scale_[tensor];
+  if (known.stamp == pass_) return known.value;
+  known = {pass_, 0};
+  const ReferenceTensor& values = reference_->tensors[tensor];
+  for (int64_t i = 0; i < elements_[tensor]; ++i) {
+    known.value =
+        std::max(known.value, Magnitude(Update(values.parameter, values.previous_parameter, i)));
+  }
+  return known.value;
+}
+
+// One violation per (step, rank, tensor, class): stamp_ counts ranks within passes.
+bool NumericEquivalenceCheck::FirstOfTensor(int32_t tensor) {
+  if (reported_[tensor] == stamp_) return false;
+  reported_[tensor] = stamp_;
+  return true;
+}
+
+void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segment,
+                                          int64_t index) {
+  findings_.Add([&] {
+    const float expected = Expected(segment)[index];
+    const float actual = segment.values[index];
+    const double apart = static_cast<double>(actual) - static_cast<double>(expected);
+    Violation violation;
+    violation.rule = Rule(segment.state);
+    violation.rank = rank;
+    violation.step = observed_->step;
+    violation.tensor = TensorName(run_->model, segment.tensor);
+    violation.element = segment.range.first + index;
+    violation.expected = FloatText(expected);
+    const int64_t ulp = UlpDistance(actual, expected);
+    violation.actual = ulp < 0 ? absl::StrCat(FloatText(actual), ", and NaN equals nothing")
+                               : absl::StrFormat("%s, %d ulp apart, difference %.3g",
+                                                 FloatText(actual), ulp, apart);
+    if (expected != 0 && ulp >= 0) violation.ratio = static_cast<double>(actual) / expected;
+    if (segment.state == StateClass::kParameter) {
+      violation.tolerance_share = Magnitude(apart) / kParameterTolerance;
+    }
+    violation.likely_cause = Cause(segment.state, actual, violation.ratio);
+    return violation;
+  });
+}
+
+void NumericEquivalenceCheck::ReportUpdate(const WrongParameter& wrong) {
+  findings_.Add([&] {
+    const ReferenceTensor& tensor = reference_->tensors[wrong.segment->tensor];
+    const int64_t element = wrong.segment->range.first + wrong.difference.first;
+    const double expected = Update(tensor.parameter, tensor.previous_parameter, element);
+    const double actual = static_cast<double>(wrong.segment->values[wrong.difference.first]) -
+                          static_cast<double>(tensor.previous_parameter[element]);
+    Violation violation;
+    violation.rule = "every update (parameter after less before) is that of replicated training";
+    violation.rank = wrong.rank;
+    violation.step = observed_->step;
+    violation.tensor = TensorName(run_->model, wrong.segment->tensor);
+    violation.element = element;
+    violation.expected = absl::StrFormat("%.9g", expected);
+    violation.actual = absl::StrFormat("%.9g, difference %.3g", actual, actual - expected);
+    if (expected != 0 && std::isfinite(actual)) violation.ratio = actual / expected;
+    violation.likely_cause =
+        actual == 0 ? "the update never reached this rank's parameter; see liveness"
+                    : "the gradient or moments where they are wrong too, else the update's "
+                      "learning rate, decay or step counter";
+    return violation;
+  });
+}
+
+std::string NumericEquivalenceCheck::Cause(StateClass state, float actual, double ratio) const {
+  if (const std::optional<Poison> poison = ReadPoison(actual)) {
+    return absl::StrCat("the value is the poison of ", Name(poison->kind), " of buffer ",
+                        poison->buffer, ": it was read as if it held an element; see padding");
+  }
+  if (std::isnan(actual)) return "arithmetic made a NaN: an overflow, 0/0, or memory read as data";
+  const std::string ratio_name = ratio == 0 ? "" : NameRatio(ratio, *run_);
+  if (ratio_name.empty()) return UsualCause(state);
+  return absl::StrCat("the ratio is ", ratio_name,
+                      " (N ranks, K micro-batches): a divisor that is missing, doubled or of the "
+                      "wrong group, or a reduction that ran again");
+}
+
+}  // namespace
+
+std::unique_ptr<NumericEquivalence> MakeNumericEquivalence() {
+  return std::make_unique<NumericEquivalenceCheck>();
+}
+
+}  // namespace shardproof

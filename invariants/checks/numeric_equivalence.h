@@ -1,0 +1,51 @@
+// numeric_equivalence: sharded training computes the bits of unsharded training.
+//
+// Rule. After every step, each element of reduced gradient, exp_avg, exp_avg_sq and
+// parameter that a rank shows has the bits of the reference's, and each tensor has had as
+// many updates. A parameter bound alone would be blind: Adam divides a wrong scale away.
+// NaN equals nothing, not even itself: two runs that both diverged prove nothing.
+//
+// Evidence. Segments with values, and the reference. A step without them, a rank that is not
+// shown, or a class of state that no rank shows makes the verdict not_observed, never pass.
+//
+// Report. Within a step the earliest cause comes first: gradient, moments, step counters,
+// update, parameter; one violation per rank, tensor and class. The update is judged where
+// the parameter before it still had the reference's bits, so that one wrong step is not
+// reported as a wrong update for ever after. Before the first step parameters are taken to
+// be the reference's, as initial values are not shown.
+//
+// It cannot see an element that no rank shows: coverage is the rule of `padding`. Segments
+// that lie outside their tensor are skipped here and reported there.
+#ifndef INVARIANTS_CHECKS_NUMERIC_EQUIVALENCE_H_
+#define INVARIANTS_CHECKS_NUMERIC_EQUIVALENCE_H_
+
+#include <memory>
+
+#include "invariants/checks/check.h"
+
+namespace shardproof {
+
+// The largest errors over all steps and ranks, for tables. A relative error is, of one
+// tensor on one rank, max |difference| / max |reference of the whole tensor|; 0/0 is 0, and
+// x/0 and NaN are infinity. The error of updates leaves out segments whose value before
+// the step is not known.
+struct NumericFigures {
+  double max_abs_parameter_error = 0;
+  double max_rel_gradient_error = 0;
+  double max_rel_update_error = 0;
+  bool observed = false;  // false: no value was compared, and the errors mean nothing
+};
+
+class NumericEquivalence : public Check {
+ public:
+  virtual NumericFigures figures() const = 0;
+};
+
+std::unique_ptr<NumericEquivalence> MakeNumericEquivalence();
+
+// The tolerance of which violations of parameters report the share they used.
+inline constexpr double kParameterTolerance = 1e-4;
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_CHECKS_NUMERIC_EQUIVALENCE_H_

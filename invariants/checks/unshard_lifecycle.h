@@ -1,0 +1,40 @@
+// unshard_lifecycle: parameters are whole exactly while the mode says so, and current.
+//
+// Rules, per rank and unit, for shard_grad_op and full_shard:
+//   - A unit is sharded, unsharded by a collective with purpose unshard_parameters that
+//     allocates its full parameters, and sharded again by a reshard that frees them. It is not
+//     gathered while unsharded, not resharded while sharded.
+//   - Stages compute only while their unit is unsharded and its gather has completed.
+//   - Between the last forward and the first backward of a unit in a micro-batch, full_shard
+//     reshards it if reshard_after_forward; otherwise, and in shard_grad_op, nobody does.
+//   - After the step every unit is sharded and no full parameters are alive.
+// In the other modes nothing is unsharded or resharded.
+// In every mode:
+//   - Buffers are read and written while they are alive, and read only after something was
+//     written to them since their allocation (inputs apart: they are filled from outside).
+//     A live buffer is not allocated, a dead one not freed.
+//   - Computation reads parameters with as many updates as there were: version = step, one more
+//     after an update in the same step. A lower version is a gather, broadcast or copy that
+//     never happened. -1 is not judged, nor are parameters that no update changes.
+//
+// Evidence. Events of every rank in every step; a step or rank without them makes the verdict
+// not_observed. Events without accesses are judged by the first list alone. In a model with
+// frozen tensors, the version of a buffer that is of no unit and no bucket is judged only if
+// the segments of the state show that it holds a trainable tensor.
+//
+// It follows the issue order: whether a wait makes that order true is the rule of `ordering`.
+// It does not know which part of a buffer was written, nor whether the numbers are right.
+#ifndef INVARIANTS_CHECKS_UNSHARD_LIFECYCLE_H_
+#define INVARIANTS_CHECKS_UNSHARD_LIFECYCLE_H_
+
+#include <memory>
+
+#include "invariants/checks/check.h"
+
+namespace shardproof {
+
+std::unique_ptr<Check> MakeUnshardLifecycle();
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_CHECKS_UNSHARD_LIFECYCLE_H_

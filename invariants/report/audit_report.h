@@ -1,0 +1,44 @@
+// An audit as people and scripts read it: the table, the JSON and the exit code.
+#ifndef INVARIANTS_REPORT_AUDIT_REPORT_H_
+#define INVARIANTS_REPORT_AUDIT_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "invariants/run_description/run_description.h"
+#include "invariants/suite/run_case.h"
+
+namespace shardproof {
+
+struct ModeReport {
+  RunDescription run;
+  CaseResult result;
+};
+
+struct AuditReport {
+  EngineKind engine = EngineKind::kCpu;
+  std::vector<ModeReport> modes;      // at least one; same model and world size
+  std::vector<std::string> required;  // checks that must not be not_observed
+};
+
+// Columns are explained above the table. Below it: one verdict a check and mode, then every
+// failed check in full with its replay line, refusals and missing evidence.
+std::string AuditTable(const AuditReport& report);
+
+// One object, schema "shardproof.audit/1"; ends in a newline.
+std::string AuditJson(const AuditReport& report);
+
+// 0: at least one mode passes, none fails, no required check lacks evidence. 1: a check
+// failed, or a required one lacks evidence. 2: every mode was refused.
+int AuditExitCode(const AuditReport& report);
+
+// The expected step of one mode, before anything runs: operations in issue order with
+// elements, payload bytes and live bytes on rank 0, from the closed forms.
+std::string ExplainStep(const RunDescription& run);
+
+// "128.00 MiB", "9,260 B": exact below 1 MiB.
+std::string FormatBytes(int64_t bytes);
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_REPORT_AUDIT_REPORT_H_

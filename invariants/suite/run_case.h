@@ -1,0 +1,54 @@
+// RunCase: one RunDescription through an engine, the oracle and the checks, to a verdict.
+//
+// The audit, the Bazel targets, the fuzzer and the benchmark all call this.
+#ifndef INVARIANTS_SUITE_RUN_CASE_H_
+#define INVARIANTS_SUITE_RUN_CASE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "invariants/checks/check.h"
+#include "invariants/checks/numeric_equivalence.h"
+#include "invariants/report/figures.h"
+#include "invariants/run_description/run_description.h"
+
+namespace shardproof {
+
+enum class EngineKind : uint8_t { kCpu, kAccounting };
+
+absl::string_view Name(EngineKind engine);
+absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text);
+
+struct CaseOptions {
+  EngineKind engine = EngineKind::kCpu;
+  std::vector<std::string> checks;  // names; empty: all nine
+  // What engine and oracle together may use; the cpu engine refuses more.
+  int64_t memory_limit_bytes = int64_t{1} << 40;
+  // Called after each step, for progress. May be empty.
+  std::function<void(int64_t steps_done)> on_step;
+};
+
+struct CaseResult {
+  Verdict verdict = Verdict::kPass;  // fail over refused over pass
+  std::string refusal;               // why the trainer declined; else empty
+  std::vector<CheckResult> checks;   // in DESIGN's order; empty when refused
+  NumericFigures numeric;
+  StepFigures figures;  // of the last step
+};
+
+// A refusal is a result, not an error. ResourceExhausted: the run needs more memory than
+// allowed. Other errors: the run is invalid, or the engine failed (a deadlock, say).
+absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions& options);
+
+// Bytes of physical memory that are free now, from /proc/meminfo; 1 TiB where there is none.
+int64_t AvailableMemoryBytes();
+
+// The command that runs this case again by itself.
+std::string ReplayLine(const RunDescription& run, EngineKind engine);
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_SUITE_RUN_CASE_H_

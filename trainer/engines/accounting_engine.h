@@ -1,0 +1,23 @@
+// The accounting engine: bytes, counts and order of a run at any scale, without values.
+//
+// It walks the plans and moves nothing, so a model of any size on any number of ranks costs
+// only its plans. Ranks whose plans cannot differ are shown once: all of them, except in
+// zero1_broadcast, where each owns other tensors. Shown are events, state bytes, and who
+// holds which element of the optimizer state; never values or parameter versions.
+#ifndef TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
+#define TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "invariants/run_description/run_description.h"
+#include "trainer/engines/engine.h"
+
+namespace shardproof {
+
+// Unimplemented as CanPlan. `run` must be valid and outlive the engine.
+absl::StatusOr<std::unique_ptr<Engine>> MakeAccountingEngine(const RunDescription& run);
+
+}  // namespace shardproof
+
+#endif  // TRAINER_ENGINES_ACCOUNTING_ENGINE_H_

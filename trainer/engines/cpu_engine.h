@@ -1,0 +1,34 @@
+// The cpu engine: executes the plans of N ranks on floats, in one process and one thread.
+//
+// Ranks and streams advance one operation at a time, in an order drawn from the run's seed
+// among those whose waits have ended; a collective ends when every member has reached it.
+// Equal runs give equal bits. Communication goes through collectives/simulated, so sums over
+// ranks are taken in rank order.
+//
+// Memory is poisoned: what a plan allocates, frees or calls padding holds quiet NaNs whose
+// payload names the reason and the buffer, 0x7fc00000 | kind << 16 | (buffer & 0xffff), kind
+// 1 padding of persistent state, 2 allocated and never written, 3 freed. Each buffer has
+// memory of its own for the whole run, so that a read of freed memory meets its poison.
+//
+// Parameter versions: every access of parameters shows how many updates its values carry.
+#ifndef TRAINER_ENGINES_CPU_ENGINE_H_
+#define TRAINER_ENGINES_CPU_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "invariants/run_description/run_description.h"
+#include "trainer/engines/engine.h"
+
+namespace shardproof {
+
+// Unimplemented as CanPlan and MakeModelCompute. ResourceExhausted with the bytes that the
+// run needs when that is more than `memory_limit_bytes`. `run` must be valid and outlive the
+// engine.
+absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
+                                                      int64_t memory_limit_bytes);
+
+}  // namespace shardproof
+
+#endif  // TRAINER_ENGINES_CPU_ENGINE_H_

@@ -1,0 +1,483 @@
+#include "trainer/plan/plan_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardproof {
+namespace {
+
+constexpr int32_t Index(StreamId stream) { return static_cast<int32_t>(stream); }
+constexpr int32_t Other(StreamId stream) { return 1 - Index(stream); }
+
+// Floats of one sample at a boundary; only Linear layers have activations here.
+int64_t BoundaryWidth(const ModelDescription& model, int32_t boundary) {
+  if (model.kind != ModelKind::kMlp) return 0;
+  const int32_t stage = std::max(boundary - 1, 0);
+  const TensorSpec& weight = model.tensors[model.stages[stage].tensors[0]];
+  return weight.shape[boundary == 0 ? 1 : 0];
+}
+
+bool HasTrainable(const ModelDescription& model, const Stage& stage) {
+  return std::any_of(stage.tensors.begin(), stage.tensors.end(),
+                     [&](int32_t tensor) { return model.tensors[tensor].trainable; });
+}
+
+void AddOnce(std::vector<int32_t>& values, int32_t value) {
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+}
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank,
+                         bool first_step)
+    : run_(run), placement_(placement) {
+  plan_.rank = rank;
+  FindRuns();
+  for (size_t set = 0; set < placement.sets.size(); ++set) DeclareSet(static_cast<int32_t>(set));
+  int64_t stateful_tensors = 0;
+  std::vector<bool> seen(run.model.tensors.size(), false);
+  for (size_t set = 0; set < placement.sets.size(); ++set) {
+    if (plan_.homes[set].exp_avg < 0) continue;
+    const FlatLayout& layout = placement.sets[set].layout;
+    for (const Segment& segment : layout.shard(layout.shards == 1 ? 0 : rank.value)) {
+      if (segment.tensor < 0 || placement.moment_set[segment.tensor] != static_cast<int32_t>(set))
+        continue;
+      if (!seen[segment.tensor]) ++stateful_tensors;
+      seen[segment.tensor] = true;
+    }
+  }
+  if (run.optimizer.kind == OptimizerKind::kAdamW) {
+    plan_.scalar_buffer = AddBuffer({.role = BufferRole::kScalar, .elements = stateful_tensors});
+    plan_.live_before.push_back(plan_.scalar_buffer);
+  }
+  if (!first_step) {
+    for (const SetHome& home : plan_.homes) {
+      if (home.gradient >= 0) plan_.live_before.push_back(home.gradient);
+    }
+  }
+  DeclareActivations();
+  for (int32_t buffer : plan_.live_before) buffers_[buffer].live = true;
+}
+
+void PlanBuilder::FindRuns() {
+  const ModelDescription& model = run_.model;
+  const std::vector<int32_t> unit_of_stage = UnitOfStage(model);
+  const int32_t stages = static_cast<int32_t>(model.stages.size());
+  first_trainable_stage_ = stages;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    if (runs_.empty() || runs_.back().unit != unit_of_stage[stage]) {
+      runs_.push_back({unit_of_stage[stage], stage, 0});
+    }
+    ++runs_.back().stage_count;
+    if (first_trainable_stage_ == stages && HasTrainable(model, model.stages[stage])) {
+      first_trainable_stage_ = stage;
+      first_backward_run_ = static_cast<int32_t>(runs_.size()) - 1;
+    }
+  }
+  if (first_trainable_stage_ == stages) first_backward_run_ = static_cast<int32_t>(runs_.size());
+}
+
+// Parameters and moments are whole on every rank, sharded, or on an owner; the layout's
+// number of shards and `owner` say which.
+void PlanBuilder::DeclareSet(int32_t index) {
+  const TensorSet& set = placement_.sets[index];
+  const Mode mode = run_.sharding.mode;
+  const int64_t shard = set.layout.shard_elements;
+  const int64_t full = set.layout.padded_elements();
+  const int32_t position = set.layout.shards == 1 ? 0 : plan_.rank.value;
+  const ElementRange own = {position * shard, shard};
+  const ElementRange all = {0, full};
+  const bool has_parameters =
+      !set.tensors.empty() && placement_.parameter_set[set.tensors[0]] == index;
+  const bool has_gradients = set.trainable && (set.unit >= 0 || set.bucket >= 0) && full > 0;
+  const bool has_moments =
+      set.trainable && full > 0 && (set.owner < 0 ? has_parameters : set.owner == plan_.rank.value);
+  const bool shards_parameters = set.unit >= 0;
+  const bool shards_gradients = set.unit >= 0 || mode == Mode::kZero2;
+  const MemoryTier state_tier = run_.sharding.optimizer_tier;
+  SetHome home;
+  BufferSpec spec = {.unit = set.unit, .bucket = set.bucket, .set = index};
+  const auto declare = [&](BufferRole role, MemoryTier tier, int64_t elements) {
+    spec.role = role;
+    spec.tier = tier;
+    spec.elements = elements;
+    return AddBuffer(spec);
+  };
+  if (has_parameters && full > 0) {
+    home.parameter_part = shards_parameters ? own : all;
+    home.parameter =
+        declare(BufferRole::kParameter, run_.sharding.parameter_tier, home.parameter_part.count);
+    plan_.live_before.push_back(home.parameter);
+  }
+  if (has_gradients) {
+    home.gradient_part = shards_gradients ? own : all;
+    home.gradient = declare(BufferRole::kGradient, MemoryTier::kDevice, home.gradient_part.count);
+  }
+  const bool adamw = run_.optimizer.kind == OptimizerKind::kAdamW;
+  if (has_moments && (adamw || run_.optimizer.momentum != 0)) {
+    home.moment_part = own;
+    home.exp_avg = declare(BufferRole::kOptimizerState, state_tier, shard);
+    plan_.live_before.push_back(home.exp_avg);
+    if (adamw) {
+      home.exp_avg_sq = declare(BufferRole::kOptimizerState, state_tier, shard);
+      plan_.live_before.push_back(home.exp_avg_sq);
+    }
+  }
+  plan_.homes.push_back(home);
+}
+
+void PlanBuilder::DeclareActivations() {
+  const int32_t stages = static_cast<int32_t>(run_.model.stages.size());
+  plan_.activations.assign(stages + 1, -1);
+  plan_.activation_gradients.assign(stages + 1, -1);
+  for (int32_t boundary = 0; boundary <= stages; ++boundary) {
+    const int64_t elements = run_.data.micro_batch_size * BoundaryWidth(run_.model, boundary);
+    if (elements == 0) continue;
+    plan_.activations[boundary] =
+        AddBuffer({.role = boundary == 0 ? BufferRole::kInput : BufferRole::kActivation,
+                   .elements = elements});
+    if (boundary > first_trainable_stage_) {
+      plan_.activation_gradients[boundary] =
+          AddBuffer({.role = BufferRole::kActivation, .elements = elements});
+    }
+  }
+}
+
+int32_t PlanBuilder::AddBuffer(const BufferSpec& spec) {
+  plan_.buffers.push_back(spec);
+  buffers_.emplace_back();
+  return static_cast<int32_t>(plan_.buffers.size()) - 1;
+}
+
+void PlanBuilder::Access(int32_t buffer, AccessKind kind, ElementRange range) {
+  if (buffer >= 0) pending_.push_back({buffer, kind, range});
+}
+
+void PlanBuilder::AccessAll(int32_t buffer, AccessKind kind) {
+  if (buffer >= 0) Access(buffer, kind, {0, plan_.buffers[buffer].elements});
+}
+
+void PlanBuilder::AllocateIfDead(int32_t buffer) {
+  if (buffer >= 0 && !buffers_[buffer].live) AccessAll(buffer, AccessKind::kAllocate);
+}
+
+void PlanBuilder::WaitFor(Op& op, int32_t other_op) {
+  int32_t& waited = waited_[Index(op.stream)];
+  if (other_op <= waited) return;
+  waited = other_op;
+  // One wait suffices: the other stream runs in order, so its latest covers the others.
+  if (op.wait_count > 0) {
+    plan_.waits.back() = other_op;
+  } else {
+    plan_.waits.push_back(other_op);
+    op.wait_count = 1;
+  }
+}
+
+void PlanBuilder::Issue(Op op) {
+  std::stable_sort(pending_.begin(), pending_.end(),
+                   [](const PlanAccess& a, const PlanAccess& b) { return a.kind < b.kind; });
+  const int32_t index = static_cast<int32_t>(plan_.ops.size());
+  const int32_t stream = Index(op.stream);
+  const int32_t other = Other(op.stream);
+  op.first_wait = static_cast<int32_t>(plan_.waits.size());
+  op.first_access = static_cast<int32_t>(plan_.accesses.size());
+  op.access_count = static_cast<int32_t>(pending_.size());
+  for (const PlanAccess& access : pending_) {
+    const BufferState& state = buffers_[access.buffer];
+    WaitFor(op, state.write[other]);
+    if (access.kind != AccessKind::kRead) WaitFor(op, state.read[other]);
+    if (access.kind == AccessKind::kAllocate) WaitFor(op, last_free_[other]);
+  }
+  for (const PlanAccess& access : pending_) {
+    BufferState& state = buffers_[access.buffer];
+    (access.kind == AccessKind::kRead ? state.read : state.write)[stream] = index;
+    if (access.kind == AccessKind::kAllocate) state.live = true;
+    if (access.kind == AccessKind::kFree) {
+      state.live = false;
+      last_free_[stream] = index;
+    }
+  }
+  plan_.accesses.insert(plan_.accesses.end(), pending_.begin(), pending_.end());
+  pending_.clear();
+  plan_.ops.push_back(op);
+}
+
+Op PlanBuilder::SetOp(OpKind kind, int32_t set, Phase phase, StreamId stream,
+                      int32_t micro_batch) const {
+  Op op;
+  op.kind = kind;
+  op.phase = phase;
+  op.stream = stream;
+  op.micro_batch = micro_batch;
+  op.set = set;
+  op.unit = placement_.sets[set].unit;
+  op.bucket = placement_.sets[set].bucket;
+  return op;
+}
+
+Op PlanBuilder::CollectiveOp(CollectiveKind kind, Purpose purpose, int32_t set, Phase phase,
+                             int32_t micro_batch, int64_t elements) const {
+  Op op = SetOp(OpKind::kCollective, set, phase, StreamId::kCommunication, micro_batch);
+  op.collective = kind;
+  op.purpose = purpose;
+  op.group = {0, 1, run_.sharding.world_size.value};
+  op.elements = elements;
+  return op;
+}
+
+void PlanBuilder::ReleaseGradients() {
+  std::vector<int32_t> gradients;
+  for (const SetHome& home : plan_.homes) {
+    if (home.gradient >= 0 && live(home.gradient)) gradients.push_back(home.gradient);
+  }
+  Release(gradients, StreamId::kCompute, Phase::kForward, /*micro_batch=*/-1);
+}
+
+void PlanBuilder::Unshard(int32_t set, int32_t full, Phase phase, int32_t micro_batch) {
+  const int64_t elements = placement_.sets[set].layout.padded_elements();
+  Op op = CollectiveOp(CollectiveKind::kAllGather, Purpose::kUnshardParameters, set, phase,
+                       micro_batch, elements);
+  op.send = {home(set).parameter, {0, placement_.sets[set].layout.shard_elements}};
+  op.recv = {full, {0, elements}};
+  AllocateIfDead(full);
+  Access(op.send.buffer, AccessKind::kRead, op.send.range);
+  Access(op.recv.buffer, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::Reshard(int32_t set, int32_t full, Phase phase, int32_t micro_batch) {
+  AccessAll(full, AccessKind::kFree);
+  Issue(SetOp(OpKind::kReshard, set, phase, StreamId::kCompute, micro_batch));
+}
+
+void PlanBuilder::UseParameters(Op& op, const ComputeRun& run,
+                                const std::vector<int32_t>& buffers) {
+  std::vector<int32_t> sets;
+  for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
+    for (int32_t tensor : run_.model.stages[stage].tensors) {
+      AddOnce(sets, placement_.parameter_set[tensor]);
+    }
+  }
+  op.first_parameter_use = static_cast<int32_t>(plan_.parameter_uses.size());
+  op.parameter_use_count = static_cast<int32_t>(sets.size());
+  for (int32_t set : sets) {
+    plan_.parameter_uses.push_back({set, buffers[set], false});
+    AccessAll(buffers[set], AccessKind::kRead);
+  }
+}
+
+void PlanBuilder::UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
+                               bool accumulate) {
+  std::vector<int32_t> sets;
+  for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
+    for (int32_t tensor : run_.model.stages[stage].tensors) {
+      if (placement_.gradient_set[tensor] >= 0) AddOnce(sets, placement_.gradient_set[tensor]);
+    }
+  }
+  op.first_gradient_use = static_cast<int32_t>(plan_.gradient_uses.size());
+  op.gradient_use_count = static_cast<int32_t>(sets.size());
+  for (int32_t set : sets) {
+    plan_.gradient_uses.push_back({set, buffers[set], accumulate});
+    AllocateIfDead(buffers[set]);
+    if (accumulate) AccessAll(buffers[set], AccessKind::kRead);
+    AccessAll(buffers[set], AccessKind::kWrite);
+  }
+}
+
+void PlanBuilder::Forward(const ComputeRun& run, int32_t micro_batch,
+                          const std::vector<int32_t>& parameter_buffers) {
+  Op op;
+  op.kind = OpKind::kForward;
+  op.phase = Phase::kForward;
+  op.micro_batch = micro_batch;
+  op.unit = run.unit;
+  op.stage = run.stage;
+  op.stage_count = run.stage_count;
+  UseParameters(op, run, parameter_buffers);
+  if (run.stage == 0) {
+    AllocateIfDead(plan_.activations[0]);
+    AccessAll(plan_.activations[0], AccessKind::kWrite);
+  } else {
+    AccessAll(plan_.activations[run.stage], AccessKind::kRead);
+  }
+  for (int32_t boundary = run.stage + 1; boundary <= run.stage + run.stage_count; ++boundary) {
+    AllocateIfDead(plan_.activations[boundary]);
+    AccessAll(plan_.activations[boundary], AccessKind::kWrite);
+  }
+  Issue(op);
+}
+
+void PlanBuilder::Backward(const ComputeRun& run, int32_t micro_batch,
+                           const std::vector<int32_t>& parameter_buffers,
+                           const std::vector<int32_t>& gradient_buffers, bool accumulate) {
+  Op op;
+  op.kind = OpKind::kBackward;
+  op.phase = Phase::kBackward;
+  op.micro_batch = micro_batch;
+  op.unit = run.unit;
+  op.stage = run.stage;
+  op.stage_count = run.stage_count;
+  UseParameters(op, run, parameter_buffers);
+  UseGradients(op, run, gradient_buffers, accumulate);
+  const int32_t end = run.stage + run.stage_count;
+  for (int32_t boundary = end; boundary >= run.stage; --boundary) {
+    AccessAll(plan_.activations[boundary], AccessKind::kRead);
+    const int32_t gradient = plan_.activation_gradients[boundary];
+    if (gradient < 0) continue;
+    // The gradient of the run's output comes from the run above, or from the loss.
+    AllocateIfDead(gradient);
+    AccessAll(gradient, live(gradient) ? AccessKind::kRead : AccessKind::kWrite);
+    if (boundary > run.stage) AccessAll(gradient, AccessKind::kFree);
+  }
+  for (int32_t boundary = run.stage + (run.stage == 0 ? 0 : 1); boundary <= end; ++boundary) {
+    if (plan_.activations[boundary] >= 0) AccessAll(plan_.activations[boundary], AccessKind::kFree);
+  }
+  Issue(op);
+}
+
+void PlanBuilder::AllReduce(int32_t set, int32_t full, int32_t micro_batch) {
+  const int64_t elements = placement_.sets[set].layout.padded_elements();
+  Op op = CollectiveOp(CollectiveKind::kAllReduce, Purpose::kReduceGradients, set, Phase::kBackward,
+                       micro_batch, elements);
+  op.send = op.recv = {full, {0, elements}};
+  Access(full, AccessKind::kRead, op.send.range);
+  Access(full, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::ReduceScatter(int32_t set, int32_t full, int32_t reduced, int32_t micro_batch) {
+  const FlatLayout& layout = placement_.sets[set].layout;
+  Op op = CollectiveOp(CollectiveKind::kReduceScatter, Purpose::kReduceGradients, set,
+                       Phase::kBackward, micro_batch, layout.padded_elements());
+  op.send = {full, {0, layout.padded_elements()}};
+  op.recv = {reduced, {0, layout.shard_elements}};
+  AllocateIfDead(reduced);
+  Access(full, AccessKind::kRead, op.send.range);
+  Access(reduced, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::Accumulate(int32_t set, int32_t from, int32_t to, int32_t micro_batch) {
+  Op op = SetOp(OpKind::kAccumulate, set, Phase::kBackward, StreamId::kCommunication, micro_batch);
+  const ElementRange range = {0, plan_.buffers[to].elements};
+  op.send = {from, range};
+  op.recv = {to, range};
+  Access(from, AccessKind::kRead, range);
+  Access(to, AccessKind::kRead, range);
+  Access(to, AccessKind::kWrite, range);
+  Issue(op);
+}
+
+void PlanBuilder::Scale(int32_t set, int32_t buffer, StreamId stream, int32_t micro_batch) {
+  Op op = SetOp(OpKind::kScale, set, Phase::kBackward, stream, micro_batch);
+  op.recv = {buffer, {0, plan_.buffers[buffer].elements}};
+  op.scale = static_cast<float>(1.0 / (static_cast<double>(run_.sharding.world_size.value) *
+                                       static_cast<double>(run_.data.num_micro_batches)));
+  Access(buffer, AccessKind::kRead, op.recv.range);
+  Access(buffer, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::AddUpdates(int32_t index) {
+  const TensorSet& set = placement_.sets[index];
+  const SetHome& state = home(index);
+  const int32_t position = set.layout.shards == 1 ? 0 : plan_.rank.value;
+  for (const Segment& segment : set.layout.shard(position)) {
+    if (segment.tensor < 0 || placement_.moment_set[segment.tensor] != index) continue;
+    UpdateRange update;
+    update.tensor = segment.tensor;
+    update.count = segment.count;
+    const int64_t in_full = set.layout.offset(segment);
+    const auto at = [&](int32_t buffer, int64_t first) {
+      return BufferRange{buffer, {first, segment.count}};
+    };
+    update.parameter = at(state.parameter, in_full - state.parameter_part.first);
+    update.exp_avg = at(state.exp_avg, segment.shard_offset);
+    update.exp_avg_sq = at(state.exp_avg_sq, segment.shard_offset);
+    const int32_t gradient_set = placement_.gradient_set[segment.tensor];
+    const SetHome& reduced = home(gradient_set);
+    // Gradients of another set (zero1_broadcast) are whole there, in one piece.
+    const int64_t gradient_at = gradient_set == index
+                                    ? in_full - state.gradient_part.first
+                                    : placement_.gradient_offset[segment.tensor] + segment.first;
+    update.gradient = at(reduced.gradient, gradient_at);
+    Access(update.gradient.buffer, AccessKind::kRead, update.gradient.range);
+    for (const BufferRange& range : {update.parameter, update.exp_avg, update.exp_avg_sq}) {
+      Access(range.buffer, AccessKind::kRead, range.range);
+      Access(range.buffer, AccessKind::kWrite, range.range);
+    }
+    plan_.updates.push_back(update);
+  }
+}
+
+void PlanBuilder::Update(const std::vector<int32_t>& sets) {
+  Op op;
+  op.kind = OpKind::kOptimizerUpdate;
+  op.phase = Phase::kOptimizer;
+  op.first_update = static_cast<int32_t>(plan_.updates.size());
+  if (sets.size() == 1 && placement_.sets[sets[0]].owner < 0) {
+    op.set = sets[0];
+    op.unit = placement_.sets[sets[0]].unit;
+    op.bucket = placement_.sets[sets[0]].bucket;
+  }
+  for (int32_t set : sets) AddUpdates(set);
+  op.update_count = static_cast<int32_t>(plan_.updates.size()) - op.first_update;
+  if (op.update_count > 0 && plan_.scalar_buffer >= 0) {
+    AccessAll(plan_.scalar_buffer, AccessKind::kRead);
+    AccessAll(plan_.scalar_buffer, AccessKind::kWrite);
+  }
+  Issue(op);
+}
+
+void PlanBuilder::AllGatherUpdated(int32_t set) {
+  const FlatLayout& layout = placement_.sets[set].layout;
+  Op op = CollectiveOp(CollectiveKind::kAllGather, Purpose::kGatherParameters, set,
+                       Phase::kOptimizer, /*micro_batch=*/-1, layout.padded_elements());
+  op.send = {home(set).parameter,
+             {plan_.rank.value * layout.shard_elements, layout.shard_elements}};
+  op.recv = {home(set).parameter, {0, layout.padded_elements()}};
+  Access(op.send.buffer, AccessKind::kRead, op.send.range);
+  Access(op.recv.buffer, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::Broadcast(int32_t set, ElementRange range, int32_t tensor) {
+  Op op = CollectiveOp(CollectiveKind::kBroadcast, Purpose::kBroadcastParameters, set,
+                       Phase::kOptimizer, /*micro_batch=*/-1, range.count);
+  op.root = placement_.sets[set].owner;
+  op.tensor = tensor;
+  op.send = op.recv = {home(set).parameter, range};
+  if (op.root == plan_.rank.value) {
+    Access(op.send.buffer, AccessKind::kRead, range);
+  } else {
+    Access(op.recv.buffer, AccessKind::kWrite, range);
+  }
+  Issue(op);
+}
+
+void PlanBuilder::Release(const std::vector<int32_t>& buffers, StreamId stream, Phase phase,
+                          int32_t micro_batch) {
+  if (buffers.empty()) return;
+  Op op;
+  op.kind = OpKind::kRelease;
+  op.phase = phase;
+  op.stream = stream;
+  op.micro_batch = micro_batch;
+  op.unit = plan_.buffers[buffers[0]].unit;
+  op.bucket = plan_.buffers[buffers[0]].bucket;
+  for (int32_t buffer : buffers) AccessAll(buffer, AccessKind::kFree);
+  Issue(op);
+}
+
+void PlanBuilder::ReleaseActivations(int32_t micro_batch) {
+  std::vector<int32_t> left;
+  for (const std::vector<int32_t>* buffers : {&plan_.activations, &plan_.activation_gradients}) {
+    for (int32_t buffer : *buffers) {
+      if (buffer >= 0 && live(buffer)) left.push_back(buffer);
+    }
+  }
+  Release(left, StreamId::kCompute, Phase::kBackward, micro_batch);
+}
+
+}  // namespace shardproof
