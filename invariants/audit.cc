@@ -1,13 +1,8 @@
 // //invariants:audit: every sharding mode of a model, run, observed and judged.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,34 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "invariants/audit_request.h"
 #include "invariants/report/audit_report.h"
+#include "invariants/suite/console.h"
 #include "invariants/suite/run_case.h"
 
 namespace shardproof {
 namespace {
 
-int BadInput(const absl::Status& status) {
-  std::cerr << "audit: " << status.message() << "\n";
-  return 2;
-}
-
-// One line on stderr that is overwritten on a terminal, and a line a mode elsewhere.
-class Progress {
- public:
-  void Step(const RunDescription& run, int64_t done) {
-    const bool last = done == run.data.steps;
-    if (!terminal_ && !last) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::cerr << (terminal_ ? "\r\033[K" : "") << "audit: " << ModeRowName(run.sharding) << " step "
-              << done << " of " << run.data.steps << (terminal_ ? "" : "\n") << std::flush;
-  }
-  ~Progress() {
-    if (terminal_) std::cerr << "\r\033[K" << std::flush;
-  }
-
- private:
-  const bool terminal_ = isatty(STDERR_FILENO) == 1;
-  std::mutex mutex_;
-};
+int BadInput(const absl::Status& status) { return ReportBadInput("audit", status); }
 
 // Modes run side by side on the machine's cores while their memory fits beside each other.
 class AuditRunner {
@@ -84,7 +58,11 @@ class AuditRunner {
     CaseOptions options;
     options.engine = request_.engine;
     options.memory_limit_bytes = memory_bytes;
-    options.on_step = [this, i](int64_t done) { progress_.Step(request_.runs[i], done); };
+    options.on_step = [this, i](int64_t done) {
+      const RunDescription& run = request_.runs[i];
+      progress_.Show(absl::StrCat("audit: ", ModeRowName(run.sharding), " step ", done, " of ",
+                                  run.data.steps));
+    };
     return RunCase(request_.runs[i], options);
   }
 
@@ -92,14 +70,12 @@ class AuditRunner {
   const int64_t memory_bytes_;
   std::vector<std::optional<absl::StatusOr<CaseResult>>> results_;
   std::atomic<size_t> next_{0};
-  Progress progress_;
+  ProgressLine progress_;
 };
 
 int Main(int argc, char** argv) {
-  // `bazel run` starts programs elsewhere; paths mean the directory of the person who asked.
-  if (const char* directory = std::getenv("BUILD_WORKING_DIRECTORY")) {
-    if (chdir(directory) != 0) return BadInput(absl::NotFoundError(directory));
-  }
+  const absl::Status directory = EnterCallersDirectory();
+  if (!directory.ok()) return BadInput(directory);
   const absl::StatusOr<AuditRequest> request = ParseAuditRequest(argc, argv);
   if (!request.ok()) return BadInput(request.status());
   if (!request->help.empty()) {
@@ -131,7 +107,8 @@ int Main(int argc, char** argv) {
   if (!out) return BadInput(absl::DataLossError("the report could not be written"));
   const int exit_code = AuditExitCode(*report);
   if (exit_code == 2) {
-    std::cerr << "audit: every mode was refused: " << report->modes[0].result.refusal << "\n";
+    BadInput(absl::UnimplementedError(
+        absl::StrCat("every mode was refused: ", report->modes[0].result.refusal)));
   }
   return exit_code;
 }

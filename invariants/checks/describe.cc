@@ -1,17 +1,9 @@
 #include "invariants/checks/describe.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 
 namespace shardproof {
 namespace {
-
-template <typename T>
-absl::Span<const T> Cut(const std::vector<T>& all, uint32_t first, uint32_t count) {
-  if (first >= all.size()) return {};
-  return absl::MakeConstSpan(all).subspan(first, count);  // subspan stops at the end
-}
 
 template <typename T>
 int64_t SumOfRanks(const std::vector<T>& parts) {
@@ -40,19 +32,6 @@ std::string WhatText(const ModelDescription& model, const Event& event) {
 }
 
 }  // namespace
-
-absl::Span<const int32_t> WaitsOf(const RankEvents& events, const Event& event) {
-  return Cut(events.waits, event.first_wait, event.wait_count);
-}
-
-absl::Span<const Access> AccessesOf(const RankEvents& events, const Event& event) {
-  return Cut(events.accesses, event.first_access, event.access_count);
-}
-
-const BufferInfo* BufferOf(const RankEvents& events, int32_t buffer) {
-  if (buffer < 0 || static_cast<size_t>(buffer) >= events.buffers.size()) return nullptr;
-  return &events.buffers[buffer];
-}
 
 const RankEvents* EventsOf(const StepObservation& observed, Rank rank) {
   for (const RankEvents& events : observed.events) {

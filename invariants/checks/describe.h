@@ -3,6 +3,7 @@
 #ifndef INVARIANTS_CHECKS_DESCRIBE_H_
 #define INVARIANTS_CHECKS_DESCRIBE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,11 +16,20 @@ namespace shardproof {
 
 // The parts of `events` that belong to `event`. A span that leaves its vector is cut: a
 // check reads observations of unknown trainers and must not crash on them.
-absl::Span<const int32_t> WaitsOf(const RankEvents& events, const Event& event);
-absl::Span<const Access> AccessesOf(const RankEvents& events, const Event& event);
+inline absl::Span<const int32_t> WaitsOf(const RankEvents& events, const Event& event) {
+  if (event.first_wait >= events.waits.size()) return {};
+  return absl::MakeConstSpan(events.waits).subspan(event.first_wait, event.wait_count);
+}
+inline absl::Span<const Access> AccessesOf(const RankEvents& events, const Event& event) {
+  if (event.first_access >= events.accesses.size()) return {};
+  return absl::MakeConstSpan(events.accesses).subspan(event.first_access, event.access_count);
+}
 
 // Null for an index that is not in the list.
-const BufferInfo* BufferOf(const RankEvents& events, int32_t buffer);
+inline const BufferInfo* BufferOf(const RankEvents& events, int32_t buffer) {
+  if (buffer < 0 || static_cast<size_t>(buffer) >= events.buffers.size()) return nullptr;
+  return &events.buffers[buffer];
+}
 // The events of `rank`; null when they were not shown.
 const RankEvents* EventsOf(const StepObservation& observed, Rank rank);
 

@@ -1,5 +1,7 @@
 #include "invariants/checks/issued_items.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "invariants/checks/describe.h"
 
@@ -75,13 +77,18 @@ std::string ItemText(const RunDescription& run, const ItemKey& key) {
   return text;
 }
 
+bool StandsFor(const Group& ranks, Rank rank) {
+  return ranks.first == rank.value || (ranks.stride >= 1 && ranks.Contains(rank));
+}
+
 int32_t RankCoverage::Add(const Group& ranks) {
+  if (ranks.count < 1) return std::max(ranks.first, 0);
   int32_t first_bad = -1;
   for (int64_t i = 0; i < ranks.count; ++i) {
     const int64_t rank = ranks.first + i * ranks.stride;
     const bool known = rank >= 0 && rank < static_cast<int64_t>(shown_.size());
     if (!known || shown_[rank]) {
-      if (first_bad < 0) first_bad = static_cast<int32_t>(rank);
+      if (first_bad < 0) first_bad = std::max(static_cast<int32_t>(rank), 0);
       if (!known) break;  // a wild count would loop for long
       continue;
     }

@@ -81,13 +81,17 @@ std::string ItemTensor(const RunDescription& run, const ItemKey& key);
 // "all-gather"; the name of the kind in sentences.
 absl::string_view KindText(CollectiveKind kind);
 
+// Group::Contains for groups of unknown origin, whose stride may be 0.
+bool StandsFor(const Group& ranks, Rank rank);
+
 // Marks which ranks of a step were shown. A check that was not shown every rank must not
 // pass: the fault may sit on the others.
 class RankCoverage {
  public:
   void Begin(int32_t world_size) { shown_.assign(world_size, 0); }
   void Clear() { shown_.assign(shown_.size(), 0); }
-  // The first member that is no rank of the run, or was shown before; -1 when all are new.
+  // -1 when every member is a rank of the run that was not shown before; else a member that
+  // is not (0 for one below 0), and the group must not be used to index by rank.
   int32_t Add(const Group& ranks);
   // The lowest rank that was not shown; -1 when all were.
   int32_t Missing() const;

@@ -365,14 +365,16 @@ void PeakMemory::CheckEnd(const Walk& walk, const StepObservation& observed) {
     findings_.Add([&] {
       Violation violation = At(walk, -1);
       violation.rule = "what lives after a step is the steady state of the mode";
-      if (!sequence_.empty()) {  // the last item has the bytes of the boundary
-        Compare(ExpectedRoles(rank, sequence_.back()), walk.memory->live, &violation);
-      }
+      if (sequence_.empty()) return violation;
+      ExpectedItem boundary = sequence_.back();  // without what its step still releases
+      boundary.live_bytes -= boundary.unsharded_bytes + boundary.unreduced_bytes;
+      boundary.unsharded_bytes = boundary.unreduced_bytes = 0;
+      Compare(ExpectedRoles(rank, boundary), walk.memory->live, &violation);
       return violation;
     });
   }
   for (const RankState& state : observed.states) {
-    if (!state.ranks.Contains(rank)) continue;
+    if (!StandsFor(state.ranks, rank)) continue;
     if (state.bytes.steady() == live) return;
     findings_.Add([&] {
       Violation violation = At(walk, -1);

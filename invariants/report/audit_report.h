@@ -36,9 +36,6 @@ int AuditExitCode(const AuditReport& report);
 // elements, payload bytes and live bytes on rank 0, from the closed forms.
 std::string ExplainStep(const RunDescription& run);
 
-// "128.00 MiB", "9,260 B": exact below 1 MiB.
-std::string FormatBytes(int64_t bytes);
-
 }  // namespace shardproof
 
 #endif  // INVARIANTS_REPORT_AUDIT_REPORT_H_

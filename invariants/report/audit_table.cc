@@ -5,28 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "invariants/checks/all_checks.h"
 #include "invariants/closed_forms/closed_forms.h"
 #include "invariants/report/audit_report.h"
+#include "invariants/report/report_text.h"
 #include "invariants/report/text_table.h"
 
 namespace shardproof {
 namespace {
-
-std::string WithSeparators(int64_t value) {
-  std::string digits = absl::StrCat(value);
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > (value < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
-  }
-  return digits;
-}
-
-// 4 rather than 4.000; 1.003 where padding or imbalance shows.
-std::string Factor(double value) {
-  if (value == std::round(value)) return absl::StrFormat("%.0f", value);
-  return absl::StrFormat("%.3f", value);
-}
 
 // The largest over ranks; with the smallest when they differ.
 template <typename Get>
@@ -76,9 +61,9 @@ std::vector<std::string> Row(const ModeReport& mode) {
     return cells;
   }
   const StepFigures& figures = mode.result.figures;
-  cells.push_back(absl::StrCat(Factor(figures.parameter_factor), "/",
-                               Factor(figures.gradient_factor), "/",
-                               Factor(figures.optimizer_factor)));
+  cells.push_back(absl::StrCat(FormatFactor(figures.parameter_factor), "/",
+                               FormatFactor(figures.gradient_factor), "/",
+                               FormatFactor(figures.optimizer_factor)));
   cells.push_back(PerRank(figures));
   cells.push_back(OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.padding; }));
   int64_t payload_bytes = 0;
@@ -98,17 +83,6 @@ std::vector<std::string> Row(const ModeReport& mode) {
   cells.push_back(Error(mode.result.numeric, mode.result.numeric.max_abs_parameter_error));
   cells.push_back(std::string(Name(mode.result.verdict)));
   return cells;
-}
-
-std::string Heading(const AuditReport& report) {
-  const RunDescription& run = report.modes[0].run;
-  return absl::StrCat(
-      "shardproof audit of ", run.model.name, ": ", WithSeparators(ParameterElements(run.model)),
-      " parameters (", FormatBytes(ParameterElements(run.model) * DtypeBytes(Dtype::kFloat32)),
-      "), ", run.model.units.size(), " units, ", run.sharding.world_size.value, " ranks, ",
-      Name(report.engine), " engine, ", run.data.steps, " steps of ", run.data.num_micro_batches,
-      " micro-batch", run.data.num_micro_batches == 1 ? "" : "es", " of ",
-      run.data.micro_batch_size, ", ", Name(run.optimizer.kind), ", seed ", run.data.seed, "\n");
 }
 
 constexpr char kLegend[] =
@@ -168,16 +142,6 @@ std::string Details(const AuditReport& report) {
 }
 
 }  // namespace
-
-std::string FormatBytes(int64_t bytes) {
-  if (bytes >= int64_t{10} << 30) {
-    return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
-  }
-  if (bytes >= 1 << 20) {
-    return absl::StrFormat("%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-  }
-  return WithSeparators(bytes) + " B";
-}
 
 std::string AuditTable(const AuditReport& report) {
   TextTable table({"mode", "layout", "P/G/O", "per rank P / G / O", "pad", "AR", "AGf", "AGb",

@@ -111,11 +111,15 @@ void SummarizeStates(const RunDescription& run, const StepObservation& observed,
   }
   std::sort(figures.ranks.begin(), figures.ranks.end(),
             [](const RankFigures& a, const RankFigures& b) { return a.rank < b.rank; });
-  const double logical_bytes =
+  const double parameter_bytes =
       static_cast<double>(ParameterElements(run.model) * DtypeBytes(Dtype::kFloat32));
-  figures.parameter_factor = static_cast<double>(total.parameter) / logical_bytes;
-  figures.gradient_factor = static_cast<double>(total.gradient) / logical_bytes;
-  figures.optimizer_factor = static_cast<double>(total.optimizer) / logical_bytes;
+  const double trainable_bytes =
+      static_cast<double>(TrainableElements(run.model) * DtypeBytes(Dtype::kFloat32));
+  figures.parameter_factor = static_cast<double>(total.parameter) / parameter_bytes;
+  // Without a trainable tensor there is nothing to divide, and nothing to divide by.
+  if (trainable_bytes == 0) return;
+  figures.gradient_factor = static_cast<double>(total.gradient) / trainable_bytes;
+  figures.optimizer_factor = static_cast<double>(total.optimizer) / trainable_bytes;
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ struct RankFigures {
 struct StepFigures {
   bool states_observed = false;
   bool events_observed = false;
-  // Bytes of all ranks over the logical bytes of all parameters.
+  // Bytes of all ranks over the logical bytes of the parameters; gradient and optimizer
+  // bytes over those of the trainable ones.
   double parameter_factor = 0;
   double gradient_factor = 0;
   double optimizer_factor = 0;

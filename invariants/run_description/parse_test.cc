@@ -287,7 +287,7 @@ std::string JsonWithoutUnitNames(RunDescription run) {
 
 TEST(PrintRun, EveryDescriptionComesBackFromItsLine) {
   RandomRun random(20240607);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 500; ++i) {
     const RunDescription run = random();
     ASSERT_EQ(Validate(run), absl::OkStatus());
     const std::string line = PrintRun(run);
@@ -301,7 +301,7 @@ TEST(PrintRun, EveryDescriptionComesBackFromItsLine) {
 
 TEST(PrintRunJson, EveryDescriptionComesBackFromItsDocument) {
   RandomRun random(7);
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 100; ++i) {
     RunDescription run = random();
     run.model.tensors[2].aliases = {"tied \"1\"", "t\n"};
     run.model.tensors[3].trainable = false;

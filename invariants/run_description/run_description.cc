@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -63,7 +64,8 @@ absl::Status ValidateTensors(const ModelDescription& model) {
     return absl::InvalidArgumentError("model has no parameters; accepted: at least one tensor");
   }
   int64_t total = 0;
-  std::unordered_set<std::string> names;
+  // Views of names that outlive the set: a large model has tens of thousands.
+  std::unordered_set<std::string_view> names;
   names.reserve(model.tensors.size());
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const TensorSpec& tensor = model.tensors[i];

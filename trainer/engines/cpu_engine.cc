@@ -1,5 +1,6 @@
 #include "trainer/engines/cpu_engine.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

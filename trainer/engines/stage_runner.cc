@@ -36,19 +36,23 @@ StageRunner::StageRunner(const RunDescription& run, const Placement& placement,
       compute_(compute),
       parameter_pieces_(AllPieces(placement, placement.parameter_set)),
       gradient_pieces_(AllPieces(placement, placement.gradient_set)),
-      used_twice_(run.model.tensors.size(), false) {
-  std::vector<int32_t> uses(run.model.tensors.size(), 0);
+      used_twice_(run.model.tensors.size(), false),
+      first_use_(run.model.tensors.size(), -1) {
   size_t widest = 0;
-  for (const Stage& stage : run.model.stages) {
-    widest = std::max(widest, stage.tensors.size());
-    for (int32_t tensor : stage.tensors) {
-      if (++uses[tensor] > 1) used_twice_[tensor] = true;
+  for (size_t stage = 0; stage < run.model.stages.size(); ++stage) {
+    const std::vector<int32_t>& tensors = run.model.stages[stage].tensors;
+    widest = std::max(widest, tensors.size());
+    for (int32_t tensor : tensors) {
+      used_twice_[tensor] = first_use_[tensor] >= 0;
+      if (!used_twice_[tensor]) first_use_[tensor] = static_cast<int32_t>(stage);
     }
   }
   parameter_workspace_.resize(widest);
   gradient_workspace_.resize(widest);
   written_in_.assign(run.sharding.world_size.value,
                      std::vector<int64_t>(run.model.tensors.size(), 0));
+  sum_of_uses_.assign(run.sharding.world_size.value,
+                      std::vector<std::vector<float>>(run.model.tensors.size()));
 }
 
 const float* StageRunner::Collect(const StepPlan& plan, const Op& op, int32_t tensor,
@@ -94,6 +98,8 @@ double StageRunner::Backward(const StepPlan& plan, const Op& op, const MicroBatc
                          memory.data(plan.activation_gradients[end]));
   }
   for (int32_t stage = end - 1; stage >= op.stage; --stage) {
+    // Frozen stages that begin the model may share this operation: no gradient flows down there.
+    if (plan.activations[stage + 1] >= 0 && plan.activation_gradients[stage + 1] < 0) break;
     BackwardStage(plan, op, micro_batch, stage, memory);
   }
   return loss;
@@ -103,39 +109,53 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
                                 int32_t stage, RankMemory& memory) {
   const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
   const absl::Span<const SetUse> uses = plan.GradientUsesOf(op);
+  const bool accumulate = !uses.empty() && uses[0].accumulate;
   const int64_t now = micro_batch.step * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
   std::vector<int64_t>& written = written_in_[micro_batch.rank.value];
+  std::vector<std::vector<float>>& sums = sum_of_uses_[micro_batch.rank.value];
+  const auto again = [&](int32_t tensor) { return written[tensor] == now; };
+  // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before.
+  const auto sums_uses = [&](int32_t tensor) { return accumulate && used_twice_[tensor]; };
   CollectParameters(plan, op, stage, memory);
   gradients_.clear();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int32_t set = placement_.gradient_set[tensors[i]];
+    const int32_t tensor = tensors[i];
+    const int32_t set = placement_.gradient_set[tensor];
     const int32_t buffer = set < 0 ? -1 : BufferOf(uses, set);
     if (buffer < 0) {
       gradients_.push_back(nullptr);
       continue;
     }
-    const bool adds = uses[0].accumulate || (used_twice_[tensors[i]] && written[tensors[i]] == now);
-    const std::vector<Piece>& pieces = gradient_pieces_[tensors[i]];
-    if (pieces.size() == 1 && !adds) {
+    const std::vector<Piece>& pieces = gradient_pieces_[tensor];
+    if (pieces.size() == 1 && !accumulate && !again(tensor)) {
       gradients_.push_back(memory.data(buffer) + pieces[0].offset);
-    } else {
-      gradient_workspace_[i].resize(Elements(run_.model.tensors[tensors[i]]));
-      gradients_.push_back(gradient_workspace_[i].data());
+      continue;
     }
+    std::vector<float>& target =
+        sums_uses(tensor) && !again(tensor) ? sums[tensor] : gradient_workspace_[i];
+    target.resize(Elements(run_.model.tensors[tensor]));
+    gradients_.push_back(target.data());
   }
-  const int32_t in_gradient = plan.activation_gradients[stage];
   compute_.Backward(micro_batch, stage, parameters_, memory.data(plan.activations[stage]),
                     memory.data(plan.activations[stage + 1]),
-                    memory.data(plan.activation_gradients[stage + 1]), memory.data(in_gradient),
-                    absl::MakeSpan(gradients_));
+                    memory.data(plan.activation_gradients[stage + 1]),
+                    memory.data(plan.activation_gradients[stage]), absl::MakeSpan(gradients_));
   for (size_t i = 0; i < tensors.size(); ++i) {
+    const int32_t tensor = tensors[i];
     if (gradients_[i] == nullptr) continue;
-    const bool adds = uses[0].accumulate || (used_twice_[tensors[i]] && written[tensors[i]] == now);
-    if (gradients_[i] == gradient_workspace_[i].data()) {
-      float* buffer = memory.data(BufferOf(uses, placement_.gradient_set[tensors[i]]));
-      WriteBack(tensors[i], buffer, gradient_workspace_[i], adds);
+    float* buffer = memory.data(BufferOf(uses, placement_.gradient_set[tensor]));
+    const std::vector<float>& workspace = gradient_workspace_[i];
+    if (sums_uses(tensor)) {
+      std::vector<float>& sum = sums[tensor];
+      if (again(tensor)) {
+        for (size_t element = 0; element < sum.size(); ++element)
+          sum[element] += workspace[element];
+      }
+      if (stage == first_use_[tensor]) WriteBack(tensor, buffer, sum, /*add=*/true);
+    } else if (gradients_[i] == workspace.data()) {
+      WriteBack(tensor, buffer, workspace, accumulate || again(tensor));
     }
-    written[tensors[i]] = now;
+    written[tensor] = now;
   }
 }
 

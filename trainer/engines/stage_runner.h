@@ -7,7 +7,6 @@
 #define TRAINER_ENGINES_STAGE_RUNNER_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "trainer/engines/rank_memory.h"
@@ -42,9 +41,12 @@ class StageRunner {
   std::vector<std::vector<Piece>> parameter_pieces_;  // by tensor
   std::vector<std::vector<Piece>> gradient_pieces_;   // by tensor
   std::vector<bool> used_twice_;                      // by tensor: by more than one stage
-  // By tensor, in this micro-batch's backward of the rank that runs: written already.
-  std::vector<std::vector<int64_t>> written_in_;         // [rank][tensor]: step * K + k + 1
-  std::vector<std::vector<float>> parameter_workspace_;  // by position in the stage
+  std::vector<int32_t> first_use_;                    // by tensor, the lowest stage
+  // The micro-batch whose backward wrote a tensor's gradient last, as step * K + k + 1.
+  std::vector<std::vector<int64_t>> written_in_;  // [rank][tensor]
+  // Of a tensor used twice, this micro-batch's gradient, before it is added to earlier ones.
+  std::vector<std::vector<std::vector<float>>> sum_of_uses_;  // [rank][tensor]
+  std::vector<std::vector<float>> parameter_workspace_;       // by position in the stage
   std::vector<std::vector<float>> gradient_workspace_;
   std::vector<const float*> parameters_;
   std::vector<float*> gradients_;

@@ -96,14 +96,15 @@ absl::StatusOr<ModelDescription> ImportMlp(absl::string_view text) {
 absl::StatusOr<ModelDescription> ImportProbeShapes(absl::string_view text) {
   const absl::string_view list = absl::StripPrefix(text, "probe:");
   if (list.empty()) return Refuse(text, "the list of shapes", "empty", kProbeForms);
+  const int64_t tensors = 1 + std::count(list.begin(), list.end(), ',');
+  SHARDPROOF_RETURN_IF_ERROR(CheckTensorCount(text, "the number of tensors", tensors));
   ModelBuilder builder(text, ModelKind::kProbe);
   int64_t index = 0;
   for (const absl::string_view shape : absl::StrSplit(list, ',')) {
     SHARDPROOF_ASSIGN_OR_RETURN(
         std::vector<int64_t> extents,
         ParseExtents(text, absl::StrCat("an extent of shape ", index), shape, 'x'));
-    const std::string name = absl::StrCat("t", index);
-    SHARDPROOF_RETURN_IF_ERROR(CheckTensorCount(text, "the number of tensors", ++index));
+    const std::string name = absl::StrCat("t", index++);
     builder.BeginStage(name);
     const int64_t fan_in = extents.back();
     builder.Add(name, std::move(extents), fan_in);

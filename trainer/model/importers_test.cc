@@ -200,7 +200,7 @@ TEST(ImportModel, RejectsMlpsBeyondTheLimitsAtOnce) {
   EXPECT_THAT(ErrorOf(ImportModel("mlp:999999999x4096")),
               HasSubstr("the number of layers is 999999999; accepted: at most 1000000"));
   EXPECT_THAT(ErrorOf(ImportModel("mlp:2x4294967296")), HasSubstr("at most"));
-  EXPECT_THAT(ErrorOf(ImportModel("mlp:1000000x1000000000")), HasSubstr("accepted: "));
+  EXPECT_THAT(ErrorOf(ImportModel("mlp:1000x1000000000")), HasSubstr("accepted: "));
 }
 
 TEST(ImportModel, BuildsAProbeOfAnyShapes) {

@@ -1,5 +1,7 @@
 #include "trainer/model/layers.h"
 
+// Nothing else here includes Eigen: its templates, compiled elsewhere with other flags, would
+// share names with these and the linker would keep either.
 #include <Eigen/Core>
 #include <algorithm>
 #include <cstring>

@@ -152,6 +152,7 @@ void PlanReplicated(PlanBuilder& step) {
 void PlanZero1Broadcast(PlanBuilder& step) {
   BucketStep buckets(step, /*scatters=*/false);
   buckets.Compute();
+  if (buckets.buckets().empty()) return;  // nothing is trainable
   const Placement& placement = step.placement();
   std::vector<int32_t> owned;
   for (size_t set = 0; set < placement.sets.size(); ++set) {

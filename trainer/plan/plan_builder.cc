@@ -402,12 +402,30 @@ void PlanBuilder::AddUpdates(int32_t index) {
                                     ? in_full - state.gradient_part.first
                                     : placement_.gradient_offset[segment.tensor] + segment.first;
     update.gradient = at(reduced.gradient, gradient_at);
-    Access(update.gradient.buffer, AccessKind::kRead, update.gradient.range);
-    for (const BufferRange& range : {update.parameter, update.exp_avg, update.exp_avg_sq}) {
-      Access(range.buffer, AccessKind::kRead, range.range);
-      Access(range.buffer, AccessKind::kWrite, range.range);
+    if (gradient_set != index) {
+      Access(update.gradient.buffer, AccessKind::kRead, update.gradient.range);
     }
     plan_.updates.push_back(update);
+  }
+  TouchState(index);
+}
+
+// An update owns its whole part, padding included: what follows is ordered after it even on
+// a rank whose part is all padding.
+void PlanBuilder::TouchState(int32_t index) {
+  const TensorSet& set = placement_.sets[index];
+  const SetHome& state = home(index);
+  const int64_t shard = set.layout.shard_elements;
+  const int64_t own = set.layout.shards == 1 ? 0 : plan_.rank.value * shard;
+  if (state.gradient >= 0) {
+    Access(state.gradient, AccessKind::kRead, {own - state.gradient_part.first, shard});
+  }
+  const BufferRange parts[] = {{state.parameter, {own - state.parameter_part.first, shard}},
+                               {state.exp_avg, {0, shard}},
+                               {state.exp_avg_sq, {0, shard}}};
+  for (const BufferRange& part : parts) {
+    Access(part.buffer, AccessKind::kRead, part.range);
+    Access(part.buffer, AccessKind::kWrite, part.range);
   }
 }
 
@@ -464,8 +482,14 @@ void PlanBuilder::Release(const std::vector<int32_t>& buffers, StreamId stream, 
   op.phase = phase;
   op.stream = stream;
   op.micro_batch = micro_batch;
-  op.unit = plan_.buffers[buffers[0]].unit;
-  op.bucket = plan_.buffers[buffers[0]].bucket;
+  const BufferSpec& first = plan_.buffers[buffers[0]];
+  const bool alike = std::all_of(buffers.begin(), buffers.end(), [&](int32_t buffer) {
+    return plan_.buffers[buffer].unit == first.unit && plan_.buffers[buffer].bucket == first.bucket;
+  });
+  if (alike) {
+    op.unit = first.unit;
+    op.bucket = first.bucket;
+  }
   for (int32_t buffer : buffers) AccessAll(buffer, AccessKind::kFree);
   Issue(op);
 }

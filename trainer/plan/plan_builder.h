@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "trainer/plan/step_plan.h"
@@ -95,6 +96,7 @@ class PlanBuilder {
   Op CollectiveOp(CollectiveKind kind, Purpose purpose, int32_t set, Phase phase,
                   int32_t micro_batch, int64_t elements) const;
   void AddUpdates(int32_t set);
+  void TouchState(int32_t set);
   void UseParameters(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers);
   void UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
                     bool accumulate);

@@ -1,5 +1,4 @@
 // shard_grad_op and full_shard: parameters are sharded outside computation.
-#include <algorithm>
 #include <deque>
 #include <vector>
 
@@ -18,13 +17,14 @@ class UnitStep {
     unreduced_.assign(sets, -1);
     temporary_.assign(sets, -1);
     unsharded_.assign(sets, false);
-    first_run_.assign(sets, -1);
     last_run_.assign(sets, -1);
+    last_backward_run_.assign(sets, -1);
     for (size_t set = 0; set < sets; ++set) DeclareTransients(static_cast<int32_t>(set));
-    for (size_t run = 0; run < step.runs().size(); ++run) {
+    for (int32_t run = 0; run < static_cast<int32_t>(step.runs().size()); ++run) {
       const int32_t set = step.runs()[run].unit;
-      if (first_run_[set] < 0) first_run_[set] = static_cast<int32_t>(run);
-      last_run_[set] = static_cast<int32_t>(run);
+      last_run_[set] = run;
+      const bool reached = run >= step.first_backward_run();
+      if (reached && last_backward_run_[set] < 0) last_backward_run_[set] = run;
     }
   }
 
@@ -76,7 +76,7 @@ class UnitStep {
     unsharded_[set] = false;
   }
 
-  bool BackwardReaches(int32_t set) const { return last_run_[set] >= step_.first_backward_run(); }
+  bool BackwardReaches(int32_t set) const { return last_backward_run_[set] >= 0; }
 
   bool ReshardsAfterForward(int32_t set) const {
     return !BackwardReaches(set) ||
@@ -107,7 +107,7 @@ class UnitStep {
     const int32_t first = step_.first_backward_run();
     for (int32_t run = static_cast<int32_t>(step_.runs().size()) - 1; run >= first; --run) {
       const int32_t set = step_.runs()[run].unit;
-      const bool ends_unit = run == std::max(first_run_[set], first);
+      const bool ends_unit = run == last_backward_run_[set];
       Gather(set, Phase::kBackward, k);
       if (prefetch == Prefetch::kBackwardPre) GatherNext(run, k);
       ReleaseReduced(/*keep=*/1, StreamId::kCompute, k);
@@ -160,8 +160,8 @@ class UnitStep {
   std::vector<int32_t> unreduced_;
   std::vector<int32_t> temporary_;
   std::vector<bool> unsharded_;
-  std::vector<int32_t> first_run_;
-  std::vector<int32_t> last_run_;
+  std::vector<int32_t> last_run_;           // of forward
+  std::vector<int32_t> last_backward_run_;  // the lowest that backward reaches; -1: none
   std::deque<int32_t> reduced_;
 };
 

@@ -8,7 +8,10 @@
 // first (0..K-1, in float32), then ranks (0..N-1). every: ranks add first, then
 // micro-batches. One multiplication by float(1/(N*K)) after all sums; with
 // scale_before_reduce each rank's contribution to a reduction is multiplied before the
-// ranks add, and nothing after.
+// ranks add, and nothing after. A sum begins with its first term, not with 0. Within a
+// micro-batch the first stage in backward that uses a tensor writes its gradient; a further
+// stage (a tied tensor) adds its own to that. A rank's loss is the sum over its micro-batches
+// in order, in double, divided by K.
 #ifndef TRAINER_REPLICATED_REPLICATED_TRAINER_H_
 #define TRAINER_REPLICATED_REPLICATED_TRAINER_H_
 
@@ -22,14 +25,18 @@ namespace shardproof {
 
 class ReplicatedTrainer {
  public:
-  // Fails as MakeModelCompute does. `run` must outlive the trainer.
+  // Fails as MakeModelCompute does, and with Unimplemented for clipping and for dtypes other
+  // than float32. `run` must outlive the trainer.
   static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(const RunDescription& run);
   virtual ~ReplicatedTrainer() = default;
 
-  // Computes the next step. The result's pointers are valid until the next call.
+  // Computes the next step; allocates nothing. The result's pointers are valid until the next
+  // call. A frozen tensor's previous_parameter is its parameter; SGD without momentum has no
+  // exp_avg.
   virtual const ReferenceStep& Step() = 0;
 
-  // Bytes this trainer needs for `run`, for refusing what does not fit.
+  // Bytes of tensors and activations this trainer allocates for `run`, for refusing what does
+  // not fit; the largest int64 if they are more than that.
   static int64_t RequiredBytes(const RunDescription& run);
 };
 

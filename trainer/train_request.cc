@@ -1,0 +1,61 @@
+#include "trainer/train_request.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "invariants/run_description/flags.h"
+#include "invariants/run_description/status_macros.h"
+#include "invariants/suite/run_flags.h"
+
+namespace shardproof {
+namespace {
+
+absl::StatusOr<RunDescription> OneMode(const RunFlags& raw, const Flags& flags) {
+  if (raw.run.empty() && raw.modes.empty()) {
+    return absl::InvalidArgumentError(
+        "--mode is missing; accepted: replicated, zero1_broadcast, zero1_allgather, zero2, "
+        "shard_grad_op, full_shard/backward_pre, full_shard/backward_post, full_shard/none");
+  }
+  SHARDPROOF_ASSIGN_OR_RETURN(std::vector<RunDescription> runs, MakeRuns(raw, flags));
+  if (runs.size() == 1) return std::move(runs[0]);
+  const std::string rows =
+      absl::StrJoin(runs, ", ", [](std::string* text, const RunDescription& run) {
+        absl::StrAppend(text, ModeRowName(run.sharding));
+      });
+  return absl::InvalidArgumentError(
+      absl::StrCat("--mode=", raw.modes, " names several rows; accepted is one of ", rows));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainRequest> ParseTrainRequest(int argc, const char* const* argv) {
+  RunFlags run_flags;
+  std::string engine = "cpu";
+  std::string format = "table";
+  Flags flags(
+      "Trains a model in one sharding mode and prints losses, state, collectives and memory. It "
+      "judges nothing: that is //invariants:audit.\nExit 0: trained; 2: bad input, or a run this "
+      "trainer declines.");
+  DeclareRunFlags({.name = "mode", .help = "one mode row: zero2, full_shard/backward_pre, ..."},
+                  run_flags, flags);
+  flags.String("engine", &engine, "accounting (no values, any size) or cpu");
+  flags.String("format", &format, "table or json");
+  SHARDPROOF_RETURN_IF_ERROR(flags.Parse(argc, argv));
+  TrainRequest request;
+  if (flags.help_asked()) {
+    request.help = flags.Help();
+    return request;
+  }
+  SHARDPROOF_ASSIGN_OR_RETURN(request.engine, ParseEngineKind(engine));
+  if (format != "table" && format != "json") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--format=", format, ": accepted is table or json"));
+  }
+  request.format = format == "json" ? TrainFormat::kJson : TrainFormat::kTable;
+  SHARDPROOF_ASSIGN_OR_RETURN(request.run, OneMode(run_flags, flags));
+  return request;
+}
+
+}  // namespace shardproof
