@@ -1,5 +1,7 @@
 #include "trainer/train_report.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "invariants/report/figures_json.h"
@@ -10,27 +12,47 @@
 namespace shardproof {
 namespace {
 
-std::string RankSpan(int32_t first, int32_t last) {
-  return first == last ? absl::StrCat(first) : absl::StrCat(first, "-", last);
+// Ranks that hold and peak alike, by first rank. Step counters can make like ranks alternate.
+std::vector<std::vector<const RankFigures*>> LikeRanks(const StepFigures& figures) {
+  std::vector<std::vector<const RankFigures*>> classes;
+  for (const RankFigures& rank : figures.ranks) {
+    const auto same = std::find_if(classes.begin(), classes.end(), [&](const auto& likes) {
+      return likes[0]->bytes == rank.bytes && likes[0]->peak_bytes == rank.peak_bytes;
+    });
+    if (same == classes.end()) {
+      classes.push_back({&rank});
+    } else {
+      same->push_back(&rank);
+    }
+  }
+  return classes;
+}
+
+// "0-3", "0-3, 5, 8-11, ... (51 ranks)".
+std::string RankSpans(const std::vector<const RankFigures*>& ranks) {
+  constexpr int kSpans = 3;
+  std::string text;
+  int spans = 0;
+  for (size_t first = 0; first < ranks.size(); ++spans) {
+    if (spans == kSpans) return absl::StrCat(text, ", ... (", ranks.size(), " ranks)");
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1]->rank == ranks[last]->rank + 1) ++last;
+    absl::StrAppend(&text, spans == 0 ? "" : ", ", ranks[first]->rank);
+    if (last > first) absl::StrAppend(&text, "-", ranks[last]->rank);
+    first = last + 1;
+  }
+  return text;
 }
 
 std::string StateTable(const StepFigures& figures) {
   TextTable table(
-      {"rank", "parameters", "gradients", "optimizer", "padding", "scalars", "steady", "peak"});
-  const std::vector<RankFigures>& ranks = figures.ranks;
-  for (size_t first = 0; first < ranks.size();) {
-    size_t end = first + 1;
-    while (end < ranks.size() && ranks[end].bytes == ranks[first].bytes &&
-           ranks[end].peak_bytes == ranks[first].peak_bytes) {
-      ++end;
-    }
-    const RankFigures& rank = ranks[first];
-    table.Add({RankSpan(rank.rank, ranks[end - 1].rank), FormatBytes(rank.bytes.parameter),
-               FormatBytes(rank.bytes.gradient), FormatBytes(rank.bytes.optimizer),
-               FormatBytes(rank.bytes.padding), FormatBytes(rank.bytes.scalar),
-               FormatBytes(rank.bytes.steady()),
-               rank.peak_bytes ? FormatBytes(*rank.peak_bytes) : "-"});
-    first = end;
+      {"ranks", "parameters", "gradients", "optimizer", "padding", "scalars", "steady", "peak"});
+  for (const std::vector<const RankFigures*>& likes : LikeRanks(figures)) {
+    const StateBytes& bytes = likes[0]->bytes;
+    table.Add({RankSpans(likes), FormatBytes(bytes.parameter), FormatBytes(bytes.gradient),
+               FormatBytes(bytes.optimizer), FormatBytes(bytes.padding), FormatBytes(bytes.scalar),
+               FormatBytes(bytes.steady()),
+               likes[0]->peak_bytes ? FormatBytes(*likes[0]->peak_bytes) : "-"});
   }
   return absl::StrCat("model state of each rank after the last step; peak: most at once in it\n",
                       table.Print(), "all ranks over the model: parameters ",
@@ -84,9 +106,14 @@ std::string LossLine(int64_t step, double loss) {
 }
 
 std::string TrainTables(const StepFigures& last_step) {
-  return absl::StrCat("\n", StateTable(last_step), "\n", CollectiveTable(last_step),
-                      "\nactivations of rank 0 (inputs and gradients of activations included): ",
-                      FormatBytes(last_step.activation_peak_bytes), " at most\n");
+  // Probes and imported models have no layers to compute.
+  const std::string activations =
+      last_step.activation_peak_bytes == 0
+          ? "activations: none, this model has no layers to compute\n"
+          : absl::StrCat("activations of rank 0 (inputs and gradients of activations included): ",
+                         FormatBytes(last_step.activation_peak_bytes), " at most\n");
+  return absl::StrCat("\n", StateTable(last_step), "\n", CollectiveTable(last_step), "\n",
+                      activations);
 }
 
 std::string TrainJson(const RunDescription& run, absl::string_view engine,

@@ -19,8 +19,8 @@ std::string TrainHeading(const RunDescription& run, absl::string_view engine);
 // One line of losses. Steps count from 0, as everywhere in reports.
 std::string LossLine(int64_t step, double loss);
 
-// The table's rest: state by rank (ranks in a row that are alike share a line), collectives of
-// one rank, and memory; all of the last step.
+// The table's rest: state by rank (ranks that are alike share a line), collectives of one rank,
+// and memory; all of the last step.
 std::string TrainTables(const StepFigures& last_step);
 
 // One object, schema "shardproof.train/1"; ends in a newline. `losses` by step; unset where

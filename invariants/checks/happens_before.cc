@@ -25,78 +25,113 @@ bool TakesPart(const Group& ranks, const Group& group) {
 void HappensBefore::Build(const std::vector<RankEvents>& ranks) {
   ranks_ = &ranks;
   mismatch_ = {};
-  joining_ = true;
   Size();
-  MatchCollectives();
+  slots_.clear();
+  for (GroupState& group : groups_) {
+    group.slots.clear();
+    group.expected = 0;
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) ReadEntry(static_cast<int32_t>(i));
+  FindMissing();
+  // Collectives of one group that match cannot wait for each other in a circle; of more they
+  // can, and only Refine finds out.
+  const auto used = [](const GroupState& group) { return !group.slots.empty(); };
+  if (std::count_if(groups_.begin(), groups_.end(), used) > 1) Refine();
+}
+
+void HappensBefore::Refine() {
+  joining_ = true;
+  width_ = ranks_->size() * kStreams;
+  clocks_.resize(known_.size() * width_);
+  slot_clocks_.assign(slots_.size() * width_, 0);
+  ended_.assign(known_.size(), 0);
+  cursors_.assign(width_, {});
+  for (Slot& slot : slots_) slot.arrived = 0;
   Run();
 }
 
 void HappensBefore::Size() {
-  width_ = ranks_->size() * kStreams;
   base_.resize(ranks_->size());
   size_t events = 0;
   for (size_t i = 0; i < ranks_->size(); ++i) {
     base_[i] = events;
     events += (*ranks_)[i].events.size();
   }
-  clocks_.resize(events * width_);
   known_.resize(events);
   place_.resize(events);
   slot_.resize(events);
-  ended_.assign(events, 0);
-  cursors_.assign(width_, {});
 }
 
 // Groups are kept from step to step: a run has few, and their lists need no new memory.
-HappensBefore::GroupState& HappensBefore::StateOf(const Group& group) {
+HappensBefore::GroupState& HappensBefore::StateOf(const Group& group, int32_t entry) {
   for (GroupState& state : groups_) {
     if (state.group == group) return state;
   }
-  groups_.emplace_back();
-  groups_.back().group = group;
-  for (const RankEvents& ranks : *ranks_) {
-    if (TakesPart(ranks.ranks, group)) ++groups_.back().expected;
+  GroupState& state = groups_.emplace_back();
+  state.group = group;
+  for (int32_t i = 0; i <= entry; ++i) {
+    state.member = TakesPart((*ranks_)[i].ranks, group);
+    if (state.member) ++state.expected;
   }
-  return groups_.back();
+  return state;
 }
 
-void HappensBefore::MatchCollectives() {
-  slots_.clear();
-  for (GroupState& group : groups_) {
-    group.slots.clear();
-    group.expected = 0;
-    for (const RankEvents& ranks : *ranks_) group.expected += TakesPart(ranks.ranks, group.group);
-  }
-  for (size_t i = 0; i < ranks_->size(); ++i) MatchEntry(static_cast<int32_t>(i));
-  FindMissing();
-  slot_clocks_.assign(slots_.size() * width_, 0);
-}
-
-void HappensBefore::MatchEntry(int32_t entry) {
+void HappensBefore::ReadEntry(int32_t entry) {
   const RankEvents& ranks = (*ranks_)[entry];
-  for (GroupState& group : groups_) group.issued = 0;
-  std::array<int32_t, kStreams> places = {};
-  for (size_t i = 0; i < ranks.events.size(); ++i) {
-    const Event& event = ranks.events[i];
-    const int32_t index = static_cast<int32_t>(i);
-    place_[base_[entry] + i] = places[static_cast<int>(event.stream)]++;
-    slot_[base_[entry] + i] = -1;
-    if (event.kind != EventKind::kCollective || !TakesPart(ranks.ranks, event.group)) continue;
-    GroupState& group = StateOf(event.group);
-    const size_t ordinal = group.issued++;
-    if (ordinal == group.slots.size()) {
-      group.slots.push_back(static_cast<int32_t>(slots_.size()));
-      slots_.push_back({entry, index, 0, 0, true});
-    }
-    const int32_t number = group.slots[ordinal];
-    Slot& slot = slots_[number];
-    slot_[base_[entry] + i] = number;
-    ++slot.members;
-    if (SameCollective(event, (*ranks_)[slot.entry].events[slot.event])) continue;
-    Report({true, entry, index, slot.entry, slot.event, false});
-    // What follows is out of step as well.
-    for (size_t s = ordinal; s < group.slots.size(); ++s) slots_[group.slots[s]].joins = false;
+  for (GroupState& group : groups_) {
+    group.issued = 0;
+    group.member = TakesPart(ranks.ranks, group.group);
+    if (group.member) ++group.expected;
   }
+  std::array<int32_t, kStreams> places = {};
+  std::array<int32_t, kStreams> last;
+  last.fill(-1);
+  const int32_t events = static_cast<int32_t>(ranks.events.size());
+  for (int32_t i = 0; i < events; ++i) {
+    const int stream = static_cast<int>(ranks.events[i].stream);
+    place_[base_[entry] + i] = places[stream]++;
+    slot_[base_[entry] + i] = -1;
+    OrderLocally(entry, i, last[stream]);
+    last[stream] = i;
+    if (ranks.events[i].kind == EventKind::kCollective) Match(entry, i);
+  }
+}
+
+// What has ended when the event starts: what had when those before it did, and they.
+void HappensBefore::OrderLocally(int32_t entry, int32_t index, int32_t before) {
+  const RankEvents& ranks = (*ranks_)[entry];
+  std::array<int32_t, kStreams>* known = &known_[base_[entry]];
+  const int32_t* place = &place_[base_[entry]];
+  std::array<int32_t, kStreams> now = {};
+  const auto after = [&](int32_t event) {
+    for (int s = 0; s < kStreams; ++s) now[s] = std::max(now[s], known[event][s]);
+    int32_t& own = now[static_cast<int>(ranks.events[event].stream)];
+    own = std::max(own, place[event] + 1);
+  };
+  if (before >= 0) after(before);
+  for (const int32_t wait : WaitsOf(ranks, ranks.events[index])) {
+    if (wait >= 0 && wait < index) after(wait);
+  }
+  known[index] = now;
+}
+
+void HappensBefore::Match(int32_t entry, int32_t index) {
+  const Event& event = (*ranks_)[entry].events[index];
+  GroupState& group = StateOf(event.group, entry);
+  if (!group.member) return;
+  const size_t ordinal = group.issued++;
+  if (ordinal == group.slots.size()) {
+    group.slots.push_back(static_cast<int32_t>(slots_.size()));
+    slots_.push_back({entry, index, 0, 0, true});
+  }
+  const int32_t number = group.slots[ordinal];
+  Slot& slot = slots_[number];
+  slot_[base_[entry] + index] = number;
+  ++slot.members;
+  if (SameCollective(event, (*ranks_)[slot.entry].events[slot.event])) return;
+  Report({true, entry, index, slot.entry, slot.event, false});
+  // What follows is out of step as well.
+  for (size_t s = ordinal; s < group.slots.size(); ++s) slots_[group.slots[s]].joins = false;
 }
 
 // A collective that some member never issues.

@@ -1,8 +1,11 @@
 // Which events of a step are ordered, on every schedule: vector clocks over ranks and streams.
 //
 // The rules of order are those of ordering.h. A clock counts, for each (rank, stream), how
-// many of its events must have ended. Memory: (events of all ranks) x (ranks x streams) counts,
-// reused from step to step.
+// many of its events must have ended.
+//
+// Build knows what a rank's own streams and waits order, in one pass over the events; mostly
+// that is enough to find a step in order. Refine adds what collectives order over other ranks,
+// for (events of all ranks) x (ranks x streams) counts. Memory is reused from step to step.
 #ifndef INVARIANTS_CHECKS_HAPPENS_BEFORE_H_
 #define INVARIANTS_CHECKS_HAPPENS_BEFORE_H_
 
@@ -29,8 +32,11 @@ class HappensBefore {
     bool stalled = false;  // all match, but waits on each other in a circle
   };
 
-  // Orders the events of one step. `ranks` outlives the questions below.
+  // Orders the events of one step, each rank by itself, and matches their collectives.
+  // `ranks` outlives the questions below. What is ordered now stays so after Refine.
   void Build(const std::vector<RankEvents>& ranks);
+  // Adds the order that collectives make.
+  void Refine();
 
   const Mismatch& mismatch() const { return mismatch_; }
 
@@ -59,6 +65,7 @@ class HappensBefore {
   struct GroupState {
     Group group;
     int32_t expected = 0;        // entries with a member
+    bool member = false;         // the entry that is being read has one
     int32_t issued = 0;          // by the entry that is being read
     std::vector<int32_t> slots;  // by ordinal
   };
@@ -69,9 +76,10 @@ class HappensBefore {
   };
 
   void Size();
-  void MatchCollectives();
-  void MatchEntry(int32_t entry);
-  GroupState& StateOf(const Group& group);
+  void ReadEntry(int32_t entry);
+  void Match(int32_t entry, int32_t index);
+  void OrderLocally(int32_t entry, int32_t index, int32_t before);
+  GroupState& StateOf(const Group& group, int32_t entry);
   void FindMissing();
   void Report(Mismatch mismatch);
   void Run();

@@ -48,6 +48,11 @@ class Ordering final : public Check {
   void JudgeConflicts(const Event& event, const Access& access);
   void JudgeReuse(const Event& event, const Access& access);
   void Remember(const Event& event, const Access& access);
+  // In the first pass a violation is not reported yet.
+  bool Probe() {
+    suspicious_ |= probing_;
+    return probing_;
+  }
   int32_t& Latest(int32_t buffer, StreamId stream) {
     return latest_[buffer * kStreams + static_cast<int>(stream)];
   }
@@ -60,6 +65,9 @@ class Ordering final : public Check {
   const RunDescription* run_ = nullptr;
   const StepObservation* observed_ = nullptr;
   HappensBefore order_;
+
+  bool probing_ = false;     // first pass: only whether there is something to report
+  bool suspicious_ = false;  // there is
 
   // Of the rank that is being judged.
   const RankEvents* events_ = nullptr;
@@ -95,8 +103,15 @@ void Ordering::Step(const StepObservation& observed, const ReferenceStep*) {
   findings_.Observed();
   observed_ = &observed;
   order_.Build(observed.events);
+  const int32_t entries = static_cast<int32_t>(observed.events.size());
+  suspicious_ = false;
+  probing_ = true;
+  for (int32_t i = 0; i < entries && !suspicious_; ++i) JudgeRank(i);
+  // What seems unordered on its rank may be ordered by way of others.
+  if (suspicious_) order_.Refine();
+  probing_ = false;
   if (order_.mismatch().found) JudgeMismatch();
-  for (size_t i = 0; i < observed.events.size(); ++i) JudgeRank(static_cast<int32_t>(i));
+  for (int32_t i = 0; i < entries && suspicious_; ++i) JudgeRank(i);
 }
 
 std::string Ordering::CollectiveText(int32_t entry, int32_t event) const {
@@ -147,10 +162,7 @@ void Ordering::JudgeRank(int32_t entry) {
       if (BufferOf(*events_, access.buffer) == nullptr) continue;  // unshard_lifecycle's rule
       JudgeConflicts(event, access);
       if (access.kind == AccessKind::kAllocate) JudgeReuse(event, access);
-    }
-    // Only now: accesses of one event do not conflict with each other.
-    for (const Access& access : AccessesOf(*events_, event)) {
-      if (BufferOf(*events_, access.buffer) != nullptr) Remember(event, access);
+      Remember(event, access);
     }
   }
 }
@@ -169,6 +181,7 @@ void Ordering::Remember(const Event& event, const Access& access) {
 void Ordering::JudgeWaits(const Event& event) {
   for (const int32_t wait : WaitsOf(*events_, event)) {
     if (wait >= 0 && wait < event_) continue;
+    if (Probe()) return;
     findings_.Add([&] {
       Violation violation = Base("a wait names an earlier event of its rank", *events_, event_);
       violation.unit = SetName(run_->model, event.unit, event.bucket);
@@ -189,6 +202,7 @@ void Ordering::JudgeConflicts(const Event& event, const Access& access) {
     const Use& use = uses_[i];
     if (order_.Place(entry_, use.event) < ended) return;
     if (!Conflict(access, *use.access) || order_.Before(entry_, event_, use.event)) continue;
+    if (Probe()) return;
     if (reported_[access.buffer] != event_) ReportConflict(access, use);
     reported_[access.buffer] = event_;
     return;
@@ -200,6 +214,7 @@ void Ordering::JudgeReuse(const Event& event, const Access& access) {
   const int tier = static_cast<int>(events_->buffers[access.buffer].tier);
   const int32_t release = released_[static_cast<int>(other)][tier];
   if (release < 0 || order_.Before(entry_, release, event_) || reuse_reported_) return;
+  if (Probe()) return;
   reuse_reported_ = true;
   findings_.Add([&] {
     const BufferInfo& info = events_->buffers[access.buffer];

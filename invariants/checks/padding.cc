@@ -182,7 +182,10 @@ void PaddingCheck::JudgeRanks() {
   for (const RankState& state : observed_->states) {
     for (int32_t i = 0; i < state.ranks.count; ++i) {
       const int32_t rank = state.ranks.member(i).value;
-      if (rank >= 0 && rank < world && seen_[rank]++ == 0) continue;
+      if (rank >= 0 && rank < world && seen_[rank] == 0) {
+        seen_[rank] = 1;
+        continue;
+      }
       findings_.Add([&] {
         Violation violation = Base("every rank of the world shows its state once", rank);
         violation.expected = absl::StrCat("ranks 0 to ", world - 1, ", each once");

@@ -24,7 +24,7 @@ UnitCounts CountUnits(const ModelDescription& model, const LayoutForms& layouts)
   const int32_t first_trained = static_cast<int32_t>(first - model.stages.begin());
   UnitCounts counts;
   for (size_t u = 0; u < model.units.size(); ++u) {
-    const TensorSet& set = layouts.sets()[u];
+    const ExpectedSet& set = layouts.sets()[u];
     if (set.elements == 0) continue;
     ++counts.with_elements;
     if (set.trainable_elements > 0) ++counts.trainable;

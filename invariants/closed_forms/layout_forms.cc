@@ -36,13 +36,13 @@ LayoutForms::LayoutForms(const RunDescription& run)
     totals_.elements += elements_[t];
     if (model_.tensors[t].trainable) totals_.trainable_elements += elements_[t];
   }
-  for (const TensorSet& set : sets_) {
+  for (const ExpectedSet& set : sets_) {
     totals_.shards += set.shard;
     if (set.trainable_elements > 0) totals_.trainable_shards += set.shard;
   }
 }
 
-void LayoutForms::Append(TensorSet* set, int32_t tensor) const {
+void LayoutForms::Append(ExpectedSet* set, int32_t tensor) const {
   set->tensors.push_back(tensor);
   set->elements += elements_[tensor];
   if (model_.tensors[tensor].trainable) set->trainable_elements += elements_[tensor];
@@ -51,7 +51,7 @@ void LayoutForms::Append(TensorSet* set, int32_t tensor) const {
 void LayoutForms::BuildUnits() {
   sets_.resize(model_.units.size());
   for (size_t u = 0; u < model_.units.size(); ++u) {
-    TensorSet& set = sets_[u];
+    ExpectedSet& set = sets_[u];
     for (const int32_t stage : model_.units[u].stages) {
       for (const int32_t tensor : model_.stages[stage].tensors) {
         if (set_of_[tensor] >= 0) continue;  // tied within the unit: first use counts
@@ -74,12 +74,12 @@ void LayoutForms::BuildBuckets(const ShardingDescription& sharding) {
     open = sets_.back().elements * element_bytes < sharding.bucket_cap_bytes;
   }
   if (mode_ == Mode::kZero1AllGather || mode_ == Mode::kZero2) {
-    for (TensorSet& set : sets_) Cut(&set);
+    for (ExpectedSet& set : sets_) Cut(&set);
     return;
   }
   // Gradients stay whole: one shard, no padding.
-  for (TensorSet& set : sets_) set.shard = set.elements;
-  TensorSet all;
+  for (ExpectedSet& set : sets_) set.shard = set.elements;
+  ExpectedSet all;
   for (int32_t t = 0; t < static_cast<int32_t>(model_.tensors.size()); ++t) {
     if (model_.tensors[t].trainable) Append(&all, t);
   }
@@ -93,7 +93,7 @@ void LayoutForms::BuildBuckets(const ShardingDescription& sharding) {
   }
 }
 
-void LayoutForms::Cut(TensorSet* set) {
+void LayoutForms::Cut(ExpectedSet* set) {
   set->shards = ranks_;
   switch (layout_) {
     case LayoutKind::kFlat:
@@ -106,7 +106,7 @@ void LayoutForms::Cut(TensorSet* set) {
   }
 }
 
-void LayoutForms::CutFlat(TensorSet* set) {
+void LayoutForms::CutFlat(ExpectedSet* set) {
   int64_t end = 0;
   for (const int32_t tensor : set->tensors) {
     places_[tensor].start = CeilDiv(end, alignment_) * alignment_;
@@ -125,7 +125,7 @@ void LayoutForms::CutFlat(TensorSet* set) {
   }
 }
 
-void LayoutForms::CutRows(TensorSet* set) {
+void LayoutForms::CutRows(ExpectedSet* set) {
   for (const int32_t tensor : set->tensors) {
     const std::vector<int64_t>& shape = model_.tensors[tensor].shape;
     const int64_t rows = shape.empty() ? 1 : shape[0];
@@ -139,7 +139,7 @@ void LayoutForms::CutRows(TensorSet* set) {
   }
 }
 
-void LayoutForms::CutOwner(TensorSet* set) {
+void LayoutForms::CutOwner(ExpectedSet* set) {
   std::vector<int32_t> largest_first = set->tensors;
   std::stable_sort(largest_first.begin(), largest_first.end(),
                    [&](int32_t a, int32_t b) { return elements_[a] > elements_[b]; });

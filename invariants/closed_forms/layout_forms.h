@@ -15,7 +15,7 @@
 namespace shardproof {
 
 // Tensors that share a buffer: a unit, or a bucket.
-struct TensorSet {
+struct ExpectedSet {
   std::vector<int32_t> tensors;
   int64_t elements = 0;            // of all of them, without padding
   int64_t trainable_elements = 0;  // of those with a gradient
@@ -45,7 +45,7 @@ class LayoutForms {
  public:
   explicit LayoutForms(const RunDescription& run);
 
-  const std::vector<TensorSet>& sets() const { return sets_; }
+  const std::vector<ExpectedSet>& sets() const { return sets_; }
   // -1: a frozen tensor of a bucket mode, whole on every rank.
   int32_t SetOf(int32_t tensor) const { return set_of_[tensor]; }
   int64_t elements(int32_t tensor) const { return elements_[tensor]; }
@@ -61,12 +61,12 @@ class LayoutForms {
  private:
   void BuildUnits();
   void BuildBuckets(const ShardingDescription& sharding);
-  void Append(TensorSet* set, int32_t tensor) const;
+  void Append(ExpectedSet* set, int32_t tensor) const;
   // Cuts `set` into its shards and adds its pieces to the holdings.
-  void Cut(TensorSet* set);
-  void CutFlat(TensorSet* set);
-  void CutRows(TensorSet* set);
-  void CutOwner(TensorSet* set);
+  void Cut(ExpectedSet* set);
+  void CutFlat(ExpectedSet* set);
+  void CutRows(ExpectedSet* set);
+  void CutOwner(ExpectedSet* set);
   void AddPiece(int32_t index, int32_t tensor, int64_t count);
 
   // What Owner needs to know of a tensor; meaning depends on the layout.
@@ -82,7 +82,7 @@ class LayoutForms {
   int64_t alignment_ = 1;  // of tensors in a flat buffer, in elements
   std::vector<int64_t> elements_;
   std::vector<int32_t> set_of_;
-  std::vector<TensorSet> sets_;
+  std::vector<ExpectedSet> sets_;
   std::vector<Place> places_;
   std::vector<Holding> holdings_;
   LayoutTotals totals_;

@@ -125,7 +125,7 @@ StepPlayer::StepPlayer(const RunDescription& run, const LayoutForms& layouts)
 
 int64_t StepPlayer::ParameterBytes() const {
   int64_t elements = 0;
-  for (const TensorSet& set : layouts_.sets()) elements += units_mode_ ? set.shard : set.full();
+  for (const ExpectedSet& set : layouts_.sets()) elements += units_mode_ ? set.shard : set.full();
   if (!units_mode_) {
     for (size_t t = 0; t < run_.model.tensors.size(); ++t) {
       const int32_t tensor = static_cast<int32_t>(t);
@@ -243,7 +243,7 @@ void StepPlayer::AllocateGradient(int32_t set) {
 
 void StepPlayer::Reduce(int32_t set) {
   GradientState& state = gradients_[set];
-  const TensorSet& form = layouts_.sets()[set];
+  const ExpectedSet& form = layouts_.sets()[set];
   const bool scatters = !WholeBuckets();
   if (scatters && !state.reduced_live) {
     state.reduced_live = true;
@@ -266,7 +266,7 @@ void StepPlayer::ReleaseReduced(size_t keep) {
   const auto kept = reduced_.end() - static_cast<ptrdiff_t>(keep);
   for (auto set = reduced_.begin(); set != kept; ++set) {
     GradientState& state = gradients_[*set];
-    const TensorSet& form = layouts_.sets()[*set];
+    const ExpectedSet& form = layouts_.sets()[*set];
     unreduced_bytes_ -= 4 * form.full();
     if (state.temporary_live) unreduced_bytes_ -= 4 * form.shard;
     state.unreduced_live = false;
@@ -289,7 +289,7 @@ void StepPlayer::Optimizer() {
   };
   if (mode_ != Mode::kZero1Broadcast) {
     for (int32_t set = 0; set < static_cast<int32_t>(layouts_.sets().size()); ++set) {
-      const TensorSet& form = layouts_.sets()[set];
+      const ExpectedSet& form = layouts_.sets()[set];
       if (form.trainable_elements == 0) continue;
       update(units_mode_ ? set : -1, units_mode_ ? -1 : set);
       if (mode_ != Mode::kZero1AllGather && mode_ != Mode::kZero2) continue;

@@ -21,8 +21,8 @@ struct AuditReport {
   std::vector<std::string> required;  // checks that must not be not_observed
 };
 
-// Columns are explained above the table. Below it: one verdict a check and mode, then every
-// failed check in full with its replay line, refusals and missing evidence.
+// State and collectives, a row a mode, with legends; one verdict a mode and check; then why
+// evidence is missing, refusals, and every failed check in full with its replay line.
 std::string AuditTable(const AuditReport& report);
 
 // One object, schema "shardproof.audit/1"; ends in a newline.
@@ -33,7 +33,8 @@ std::string AuditJson(const AuditReport& report);
 int AuditExitCode(const AuditReport& report);
 
 // The expected step of one mode, before anything runs: operations in issue order with
-// elements, payload bytes and live bytes on rank 0, from the closed forms.
+// elements, payload bytes and live bytes on rank 0, from the closed forms; or one line that
+// says why they define none.
 std::string ExplainStep(const RunDescription& run);
 
 }  // namespace shardproof

@@ -107,11 +107,10 @@ TEST(AuditJson, HasTheKeysOfTheContract) {
   EXPECT_EQ(document["model"]["logical_bytes"], 134217728);
   EXPECT_EQ(document["model"]["units"], 8);
   const json& mode = document["modes"][0];
-  EXPECT_THAT(Keys(mode),
-              UnorderedElementsAre("mode", "prefetch", "layout", "verdict", "checks", "factors",
-                                   "collectives", "other_collectives", "ranks",
-                                   "max_abs_parameter_error", "max_rel_gradient_error",
-                                   "max_rel_update_error"));
+  EXPECT_THAT(Keys(mode), UnorderedElementsAre("mode", "prefetch", "layout", "verdict", "checks",
+                                               "factors", "collectives", "other_collectives",
+                                               "ranks", "max_abs_parameter_error",
+                                               "max_rel_gradient_error", "max_rel_update_error"));
   EXPECT_THAT(Keys(mode["factors"]), UnorderedElementsAre("parameter", "gradient", "optimizer"));
   EXPECT_THAT(Keys(mode["collectives"]),
               UnorderedElementsAre("all_reduce", "all_gather_forward", "all_gather_backward",
@@ -131,8 +130,8 @@ TEST(AuditJson, HasTheKeysOfTheContract) {
 }
 
 TEST(AuditJson, NamesThePrefetchOfFullShardAndNullElsewhere) {
-  const json document = json::parse(
-      AuditJson(Report({Passing(Mode::kFullShard), Passing(Mode::kShardGradOp)})));
+  const json document =
+      json::parse(AuditJson(Report({Passing(Mode::kFullShard), Passing(Mode::kShardGradOp)})));
   EXPECT_EQ(document["modes"][0]["mode"], "full_shard");
   EXPECT_EQ(document["modes"][0]["prefetch"], "backward_pre");
   EXPECT_EQ(document["modes"][1]["mode"], "shard_grad_op");

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "invariants/closed_forms/closed_forms.h"
 #include "invariants/report/audit_report.h"
 #include "invariants/report/report_text.h"
@@ -13,124 +13,184 @@
 namespace shardproof {
 namespace {
 
-// The largest over ranks; with the smallest when they differ.
+// The bytes of all ranks: one figure where they look equal, else least..most.
 template <typename Get>
 std::string OverRanks(const StepFigures& figures, Get get) {
-  int64_t least = INT64_MAX;
-  int64_t most = 0;
-  for (const RankFigures& rank : figures.ranks) {
-    least = std::min<int64_t>(least, get(rank));
-    most = std::max<int64_t>(most, get(rank));
-  }
-  if (least == most) return FormatBytes(most);
-  return absl::StrCat(FormatBytes(least), "..", FormatBytes(most));
+  if (figures.ranks.empty()) return "-";
+  const auto [least, most] = std::minmax_element(
+      figures.ranks.begin(), figures.ranks.end(),
+      [&](const RankFigures& a, const RankFigures& b) { return get(a) < get(b); });
+  const std::string from = FormatBytes(get(*least));
+  const std::string to = FormatBytes(get(*most));
+  return from == to ? to : absl::StrCat(from, "..", to);
 }
 
-std::string PerRank(const StepFigures& figures) {
-  return absl::StrCat(
-      OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.parameter; }), " / ",
-      OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.gradient; }), " / ",
-      OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.optimizer; }));
+std::string Peak(const StepFigures& figures) {
+  if (!figures.events_observed) return "-";
+  return OverRanks(figures, [](const RankFigures& rank) { return rank.peak_bytes.value_or(0); });
 }
 
-std::string Error(const NumericFigures& numeric, double error) {
+std::string Factors(const StepFigures& figures) {
+  if (!figures.states_observed) return "-";
+  return absl::StrCat(FormatFactor(figures.parameter_factor), "/",
+                      FormatFactor(figures.gradient_factor), "/",
+                      FormatFactor(figures.optimizer_factor));
+}
+
+std::string ParameterError(const NumericFigures& numeric) {
   if (!numeric.observed) return "-";
-  return error == 0 ? "0" : absl::StrFormat("%.2g", error);
+  if (numeric.max_abs_parameter_error == 0) return "0";
+  return absl::StrFormat("%.2g", numeric.max_abs_parameter_error);
 }
 
-const CollectiveFigures* const* Kinds(const StepFigures& figures,
-                                      const CollectiveFigures* (&all)[6]) {
-  all[0] = &figures.all_reduce;
-  all[1] = &figures.all_gather_forward;
-  all[2] = &figures.all_gather_backward;
-  all[3] = &figures.all_gather_optimizer;
-  all[4] = &figures.reduce_scatter;
-  all[5] = &figures.broadcast;
-  return all;
+std::vector<std::string> StateRow(const ModeReport& mode) {
+  const StepFigures& figures = mode.result.figures;
+  const auto bytes = [&](int64_t StateBytes::*member) {
+    return OverRanks(figures, [=](const RankFigures& rank) { return rank.bytes.*member; });
+  };
+  return {ModeRowName(mode.run.sharding),
+          mode.run.sharding.mode == Mode::kReplicated ? "-"
+                                                      : std::string(Name(mode.run.sharding.layout)),
+          Factors(figures),
+          bytes(&StateBytes::parameter),
+          bytes(&StateBytes::gradient),
+          bytes(&StateBytes::optimizer),
+          bytes(&StateBytes::padding),
+          OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.steady(); }),
+          Peak(figures),
+          ParameterError(mode.result.numeric),
+          std::string(Name(mode.result.verdict))};
 }
 
-std::string LayoutName(const ShardingDescription& sharding) {
-  return sharding.mode == Mode::kReplicated ? "-" : std::string(Name(sharding.layout));
+std::string StateTable(const AuditReport& report) {
+  TextTable table({"mode", "layout", "P/G/O", "parameters", "gradients", "optimizer", "padding",
+                   "steady", "peak", "max|dP|", "verdict"});
+  for (const ModeReport& mode : report.modes) table.Add(StateRow(mode));
+  return absl::StrCat(
+      "Model state of a rank after the last step; least..most where ranks differ.\n"
+      "P/G/O: parameters, gradients and optimizer of all ranks over the model's. steady: all "
+      "state with padding and step counters; peak: most at once in the step.\n"
+      "max|dP|: largest error of a parameter against replicated training.\n\n",
+      table.Print());
 }
 
-std::vector<std::string> Row(const ModeReport& mode) {
-  std::vector<std::string> cells = {ModeRowName(mode.run.sharding), LayoutName(mode.run.sharding)};
-  if (mode.result.verdict == Verdict::kRefused) {
-    cells.resize(16, "-");
-    cells.push_back("refused");
+std::vector<std::string> CollectiveRow(const ModeReport& mode) {
+  std::vector<std::string> cells = {ModeRowName(mode.run.sharding)};
+  const StepFigures& figures = mode.result.figures;
+  if (!figures.events_observed) {
+    cells.resize(9, "-");
     return cells;
   }
-  const StepFigures& figures = mode.result.figures;
-  cells.push_back(absl::StrCat(FormatFactor(figures.parameter_factor), "/",
-                               FormatFactor(figures.gradient_factor), "/",
-                               FormatFactor(figures.optimizer_factor)));
-  cells.push_back(PerRank(figures));
-  cells.push_back(OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.padding; }));
-  int64_t payload_bytes = 0;
-  int64_t bus_bytes = 0;
-  const CollectiveFigures* all[6];
-  Kinds(figures, all);
-  for (const CollectiveFigures* kind : all) {
-    cells.push_back(kind->count == 0 ? "." : absl::StrCat(kind->count));
-    payload_bytes += kind->payload_bytes;
-    bus_bytes += kind->bus_bytes;
+  CollectiveFigures total;
+  for (const CollectiveFigures* kind :
+       {&figures.all_reduce, &figures.all_gather_forward, &figures.all_gather_backward,
+        &figures.all_gather_optimizer, &figures.reduce_scatter, &figures.broadcast}) {
+    cells.push_back(kind->count == 0 ? "." : WithSeparators(kind->count));
+    total.payload_bytes += kind->payload_bytes;
+    total.bus_bytes += kind->bus_bytes;
   }
-  cells.push_back(FormatBytes(payload_bytes));
-  cells.push_back(FormatBytes(bus_bytes));
-  cells.push_back(OverRanks(figures, [](const RankFigures& rank) { return rank.bytes.steady(); }));
-  cells.push_back(
-      OverRanks(figures, [](const RankFigures& rank) { return rank.peak_bytes.value_or(0); }));
-  cells.push_back(Error(mode.result.numeric, mode.result.numeric.max_abs_parameter_error));
-  cells.push_back(std::string(Name(mode.result.verdict)));
+  cells.push_back(FormatBytes(total.payload_bytes));
+  cells.push_back(FormatBytes(total.bus_bytes));
   return cells;
 }
 
-constexpr char kLegend[] =
-    "P/G/O: parameter, gradient, optimizer bytes of all ranks over the model's; per rank the same "
-    "in bytes, and pad(ding).\n"
-    "AR all-reduce, AGf AGb AGo all-gather in forward, backward, optimizer, RS reduce-scatter, BC "
-    "broadcast: calls of one rank in one steady step.\n"
-    "payload: bytes of their full buffers; bus: payload x bus factor. steady and peak: model "
-    "state of a rank. max|dP|: largest parameter error against replicated training.\n\n";
-
-std::string CheckMatrix(const AuditReport& report) {
-  std::vector<std::string> head = {"check"};
-  for (const ModeReport& mode : report.modes) head.push_back(ModeRowName(mode.run.sharding));
-  TextTable table(head);
-  std::vector<std::string> names;
+std::string CollectiveTable(const AuditReport& report) {
+  TextTable table({"mode", "all-reduce", "all-gather fwd", "all-gather bwd", "all-gather opt",
+                   "reduce-scatter", "broadcast", "payload", "bus"});
+  std::string others;
   for (const ModeReport& mode : report.modes) {
-    if (names.empty()) {
-      for (const CheckResult& check : mode.result.checks) names.push_back(check.name);
+    table.Add(CollectiveRow(mode));
+    for (const OtherCollective& other : mode.result.figures.others) {
+      absl::StrAppend(&others, ModeRowName(mode.run.sharding), " also: ", other.count, " ",
+                      Name(other.kind), " for ", Name(other.purpose), ", ",
+                      FormatBytes(other.payload_bytes), "\n");
     }
   }
-  for (const std::string& name : names) {
-    std::vector<std::string> cells = {name};
-    for (const ModeReport& mode : report.modes) {
-      std::string cell = "-";
-      for (const CheckResult& check : mode.result.checks) {
-        if (check.name == name) cell = std::string(Name(check.verdict));
-      }
-      cells.push_back(cell);
+  return absl::StrCat(
+      "Collectives of rank 0 in the last step, by phase (forward, backward, optimizer). payload: "
+      "bytes of the full padded buffers; bus: payload x bus factor.\n\n",
+      table.Print(), others);
+}
+
+// Every mode that ran has the same checks.
+std::vector<std::string> CheckNames(const AuditReport& report) {
+  std::vector<std::string> names;
+  for (const ModeReport& mode : report.modes) {
+    if (!names.empty()) break;
+    for (const CheckResult& check : mode.result.checks) names.push_back(check.name);
+  }
+  return names;
+}
+
+const CheckResult* FindCheck(const ModeReport& mode, absl::string_view name) {
+  for (const CheckResult& check : mode.result.checks) {
+    if (check.name == name) return &check;
+  }
+  return nullptr;
+}
+
+std::string CheckTable(const AuditReport& report) {
+  const std::vector<std::string> names = CheckNames(report);
+  if (names.empty()) return "";
+  std::vector<std::string> head = {"mode"};
+  head.insert(head.end(), names.begin(), names.end());
+  TextTable table(head);
+  for (const ModeReport& mode : report.modes) {
+    std::vector<std::string> cells = {ModeRowName(mode.run.sharding)};
+    for (const std::string& name : names) {
+      const CheckResult* const check = FindCheck(mode, name);
+      cells.push_back(check == nullptr ? "-" : std::string(Name(check->verdict)));
     }
     table.Add(cells);
   }
-  return table.Print();
+  return absl::StrCat("\n", table.Print());
 }
 
-std::string Details(const AuditReport& report) {
+// Why a check saw nothing, or took its expectation from the evidence: once for all modes that
+// share the reason, which are most.
+std::string Reasons(const AuditReport& report) {
+  struct Reason {
+    std::string text;
+    std::vector<std::string> modes;
+  };
+  std::vector<Reason> reasons;
+  for (const std::string& name : CheckNames(report)) {
+    for (const ModeReport& mode : report.modes) {
+      const CheckResult* const check = FindCheck(mode, name);
+      if (check == nullptr || check->reason.empty()) continue;
+      const std::string text = absl::StrCat(name, " ", Name(check->verdict), ": ", check->reason);
+      auto same = std::find_if(reasons.begin(), reasons.end(),
+                               [&](const Reason& reason) { return reason.text == text; });
+      if (same == reasons.end()) same = reasons.insert(reasons.end(), Reason{text, {}});
+      same->modes.push_back(ModeRowName(mode.run.sharding));
+    }
+  }
+  std::string text;
+  for (const Reason& reason : reasons) {
+    const bool everywhere = reason.modes.size() == report.modes.size();
+    absl::StrAppend(&text, "\n", reason.text,
+                    everywhere ? "" : absl::StrCat(" (", absl::StrJoin(reason.modes, ", "), ")"));
+  }
+  return text.empty() ? "" : absl::StrCat(text, "\n");
+}
+
+std::string Refusals(const AuditReport& report) {
   std::string text;
   for (const ModeReport& mode : report.modes) {
-    const std::string name = ModeRowName(mode.run.sharding);
-    if (mode.result.verdict == Verdict::kRefused) {
-      absl::StrAppend(&text, "\n", name, " refused: ", mode.result.refusal, "\n");
-    }
+    if (mode.result.verdict != Verdict::kRefused) continue;
+    absl::StrAppend(&text, "\n", ModeRowName(mode.run.sharding), " refused: ", mode.result.refusal,
+                    "\n");
+  }
+  return text;
+}
+
+std::string Failures(const AuditReport& report) {
+  std::string text;
+  for (const ModeReport& mode : report.modes) {
     for (const CheckResult& check : mode.result.checks) {
-      if (check.verdict == Verdict::kNotObserved || check.verdict == Verdict::kInferred) {
-        absl::StrAppend(&text, "\n", name, " ", check.name, ": ", Name(check.verdict), ": ",
-                        check.reason, "\n");
-      }
       if (check.verdict != Verdict::kFail) continue;
-      absl::StrAppend(&text, "\n", name, " FAILS ", check.name, ", ", check.violation_count,
+      absl::StrAppend(&text, "\n", ModeRowName(mode.run.sharding), " FAILS ", check.name, ", ",
+                      check.violation_count,
                       check.violation_count == 1 ? " violation" : " violations", "\n");
       for (const Violation& violation : check.violations) {
         absl::StrAppend(&text, Describe(check, violation), "\n");
@@ -141,26 +201,27 @@ std::string Details(const AuditReport& report) {
   return text;
 }
 
+bool LacksEvidence(const ModeReport& mode, const std::vector<std::string>& required) {
+  return std::any_of(required.begin(), required.end(), [&](const std::string& name) {
+    const CheckResult* const check = FindCheck(mode, name);
+    return check == nullptr || check->verdict == Verdict::kNotObserved;
+  });
+}
+
 }  // namespace
 
 std::string AuditTable(const AuditReport& report) {
-  TextTable table({"mode", "layout", "P/G/O", "per rank P / G / O", "pad", "AR", "AGf", "AGb",
-                   "AGo", "RS", "BC", "payload", "bus", "steady", "peak", "max|dP|", "verdict"});
-  for (const ModeReport& mode : report.modes) table.Add(Row(mode));
-  return absl::StrCat(Heading(report), kLegend, table.Print(), "\n", CheckMatrix(report),
-                      Details(report));
+  return absl::StrCat("shardproof audit of ", DescribeRun(report.modes[0].run, Name(report.engine)),
+                      "\n\n", StateTable(report), "\n", CollectiveTable(report), CheckTable(report),
+                      Reasons(report), Refusals(report), Failures(report));
 }
 
 int AuditExitCode(const AuditReport& report) {
   bool passes = false;
   for (const ModeReport& mode : report.modes) {
-    if (mode.result.verdict == Verdict::kFail) return 1;
-    if (mode.result.verdict == Verdict::kPass) passes = true;
-    for (const CheckResult& check : mode.result.checks) {
-      const bool required = std::find(report.required.begin(), report.required.end(), check.name) !=
-                            report.required.end();
-      if (required && check.verdict == Verdict::kNotObserved) return 1;
-    }
+    if (mode.result.verdict == Verdict::kRefused) continue;
+    if (mode.result.verdict == Verdict::kFail || LacksEvidence(mode, report.required)) return 1;
+    passes = true;
   }
   return passes ? 0 : 2;
 }
@@ -185,6 +246,11 @@ std::string ItemOwner(const RunDescription& run, const ExpectedItem& item) {
 }  // namespace
 
 std::string ExplainStep(const RunDescription& run) {
+  for (const absl::string_view missing : {NoStateRule(run), NoStepRule(run)}) {
+    if (missing.empty()) continue;
+    return absl::StrCat("expected step of ", ModeRowName(run.sharding), ": not defined: ", missing,
+                        "\n");
+  }
   TextTable table({"#", "phase", "micro-batch", "operation", "of", "elements", "payload", "live"});
   const StateBytes state = ExpectedState(run, Rank{0});
   int64_t most_live = 0;

@@ -72,12 +72,11 @@ RankState State(Group ranks, StateBytes bytes) {
 }
 
 // 100 elements, so P = 400 bytes.
-RunDescription Run() { return VectorRun({60, 40}, Sharding(Mode::kFullShard, 4)); }
+RunDescription HundredElements() { return VectorRun({60, 40}, Sharding(Mode::kFullShard, 4)); }
 
 TEST(SummarizeStep, SumsCallsAndBytesByKindAndPhase) {
   Events events({0, 1, 4});
-  events
-      .Moves(CollectiveKind::kAllGather, Phase::kForward, Purpose::kUnshardParameters, 60)
+  events.Moves(CollectiveKind::kAllGather, Phase::kForward, Purpose::kUnshardParameters, 60)
       .Moves(CollectiveKind::kAllGather, Phase::kForward, Purpose::kUnshardParameters, 40)
       .Moves(CollectiveKind::kAllGather, Phase::kBackward, Purpose::kUnshardParameters, 40)
       .Moves(CollectiveKind::kAllGather, Phase::kOptimizer, Purpose::kGatherParameters, 8)
@@ -86,7 +85,7 @@ TEST(SummarizeStep, SumsCallsAndBytesByKindAndPhase) {
       .Moves(CollectiveKind::kBroadcast, Phase::kOptimizer, Purpose::kBroadcastParameters, 7);
   StepObservation observed;
   observed.events.push_back(events.events());
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_TRUE(figures.events_observed);
   EXPECT_EQ(figures.all_gather_forward.count, 2);
   EXPECT_EQ(figures.all_gather_forward.payload_bytes, 400);
@@ -106,7 +105,7 @@ TEST(SummarizeStep, RoundsBusBytesDownOnceAndNotForEachCall) {
       .Moves(CollectiveKind::kAllGather, Phase::kForward, Purpose::kUnshardParameters, 2);
   StepObservation observed;
   observed.events.push_back(events.events());
-  EXPECT_EQ(SummarizeStep(Run(), observed).all_gather_forward.bus_bytes, 10);
+  EXPECT_EQ(SummarizeStep(HundredElements(), observed).all_gather_forward.bus_bytes, 10);
 }
 
 TEST(SummarizeStep, CountsOneRankAlthoughItTalksToNobody) {
@@ -115,7 +114,7 @@ TEST(SummarizeStep, CountsOneRankAlthoughItTalksToNobody) {
   events.Moves(CollectiveKind::kAllReduce, Phase::kBackward, Purpose::kReduceGradients, 10);
   StepObservation observed;
   observed.events.push_back(events.events());
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_EQ(figures.all_reduce.count, 1);
   EXPECT_EQ(figures.all_reduce.payload_bytes, 40);
   EXPECT_EQ(figures.all_reduce.bus_bytes, 0);
@@ -128,7 +127,7 @@ TEST(SummarizeStep, ListsCollectivesOfOtherPurposesApart) {
       .Moves(CollectiveKind::kBarrier, Phase::kOther, Purpose::kNone, 0);
   StepObservation observed;
   observed.events.push_back(events.events());
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_EQ(figures.all_reduce.count, 0);
   ASSERT_EQ(figures.others.size(), 2u);
   EXPECT_EQ(figures.others[0].purpose, Purpose::kClipNorm);
@@ -151,7 +150,7 @@ TEST(SummarizeStep, PeakCountsAllocationsBeforeTheEventAndFreesAfterIt) {
   StepObservation observed;
   observed.events.push_back(events.events());
   observed.states.push_back(State({0, 1, 4}, {.parameter = 100}));
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   ASSERT_EQ(figures.ranks.size(), 4u);
   EXPECT_EQ(figures.ranks[3].peak_bytes, 4 * (25 + 100 + 60));
   EXPECT_EQ(figures.activation_peak_bytes, 4000);
@@ -165,7 +164,7 @@ TEST(SummarizeStep, GivesEachRankOfAClassItsOwnStepCounters) {
   observed.events.push_back(events.events());
   observed.states.push_back(State({0, 1, 1}, {.parameter = 40, .scalar = 12}));
   observed.states.push_back(State({1, 1, 1}, {.parameter = 40, .scalar = 4}));
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_EQ(figures.ranks[0].peak_bytes, 52);
   EXPECT_EQ(figures.ranks[1].peak_bytes, 44);
 }
@@ -176,7 +175,7 @@ TEST(SummarizeStep, FactorsAreBytesOfAllRanksOverTheModels) {
       State({2, 1, 2}, {.parameter = 100, .gradient = 100, .optimizer = 200, .padding = 8}));
   observed.states.push_back(
       State({0, 1, 2}, {.parameter = 400, .gradient = 300, .optimizer = 0, .scalar = 4}));
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_EQ(figures.parameter_factor, 2.5);
   EXPECT_EQ(figures.gradient_factor, 2.0);
   EXPECT_EQ(figures.optimizer_factor, 1.0);
@@ -189,11 +188,11 @@ TEST(SummarizeStep, FactorsAreBytesOfAllRanksOverTheModels) {
 
 TEST(SummarizeStep, SaysWhatWasNotObserved) {
   StepObservation observed;
-  EXPECT_FALSE(SummarizeStep(Run(), observed).states_observed);
-  EXPECT_FALSE(SummarizeStep(Run(), observed).events_observed);
-  EXPECT_FALSE(SummarizeStep(Run(), observed).loss_observed);
+  EXPECT_FALSE(SummarizeStep(HundredElements(), observed).states_observed);
+  EXPECT_FALSE(SummarizeStep(HundredElements(), observed).events_observed);
+  EXPECT_FALSE(SummarizeStep(HundredElements(), observed).loss_observed);
   observed.states.push_back(State({0, 1, 4}, {.parameter = 100}));
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_TRUE(figures.states_observed);
   EXPECT_FALSE(figures.ranks[0].peak_bytes.has_value());
 }
@@ -201,7 +200,7 @@ TEST(SummarizeStep, SaysWhatWasNotObserved) {
 TEST(SummarizeStep, TakesTheMeanOfTheRanksLosses) {
   StepObservation observed;
   observed.losses = {1.0, 2.0, 6.0};
-  const StepFigures figures = SummarizeStep(Run(), observed);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
   EXPECT_TRUE(figures.loss_observed);
   EXPECT_DOUBLE_EQ(figures.loss, 3.0);
 }

@@ -40,11 +40,11 @@ struct RankRuntime {
   Program steady;
   RankMemory memory;
   Communicator* communicator = nullptr;
-  StreamCursor streams[kStreams];
-  std::vector<bool> done;                 // by operation, this step
-  std::vector<int64_t> updates;           // by tensor: updates so far
-  std::vector<int32_t> sent_versions;     // by this rank's collectives of the step, in order
-  std::vector<int32_t> collective_of_op;  // by operation: its place in sent_versions
+  StreamCursor streams[kStreams] = {};
+  std::vector<bool> done = {};                 // by operation, this step
+  std::vector<int64_t> updates = {};           // by tensor: updates so far
+  std::vector<int32_t> sent_versions = {};     // by this rank's collectives of the step, in order
+  std::vector<int32_t> collective_of_op = {};  // by operation: its place in sent_versions
   double loss_sum = 0;
 };
 

@@ -177,7 +177,8 @@ bool IsFileName(absl::string_view text) {
 
 absl::StatusOr<ModelDescription> ImportFile(absl::string_view text) {
   const std::string path(text);
-  const std::string name = path.substr(path.rfind('/') + 1);
+  // The whole path, not the file's name alone: a replay line must find the file again.
+  const std::string& name = path;
   SHARDPROOF_ASSIGN_OR_RETURN(const int64_t bytes, FileBytes(path));
   return absl::EndsWith(text, ".json") ? ImportConfigFile(path, name, bytes)
                                        : ImportSafetensorsFile(path, name, bytes);

@@ -8,7 +8,7 @@
 
 namespace shardproof {
 
-// Accepted, with the result's `name` equal to `text` (a path shortened to its file name):
+// Accepted, with the result's `name` equal to `text`, so that it can be imported again:
 //   mlp:LxW            L bias-free Linear(W, W)                     mlp:8x2048
 //   mlp:D0,D1,...[:bias]  Linear(D0, D1), Linear(D1, D2), ...       mlp:33,65,17:bias
 //     tensors layers.I.weight [out, in], layers.I.bias [out]; one stage and unit a layer

@@ -71,7 +71,7 @@ TEST(ImportModel, CountsTheParametersOfPublishedModelsExactly) {
     const ModelDescription model = Fixture(name);
     EXPECT_EQ(ParameterElements(model), total) << name;
     EXPECT_EQ(model.kind, ModelKind::kOpaque);
-    EXPECT_EQ(model.name, absl::StrCat(name, ".config.json"));
+    EXPECT_EQ(model.name, absl::StrCat("fixtures/models/", name, ".config.json"));
   }
 }
 
@@ -229,7 +229,7 @@ TEST(ImportModel, RejectsProbesWithBadShapes) {
 TEST(ImportModel, BuildsAProbeWithTheShapesOfAFile) {
   const ModelDescription model = Imported(ImportModel("probe:fixtures/models/gpt2.config.json"));
   EXPECT_EQ(model.kind, ModelKind::kProbe);
-  EXPECT_EQ(model.name, "probe:gpt2.config.json");
+  EXPECT_EQ(model.name, "probe:fixtures/models/gpt2.config.json");
   EXPECT_EQ(ParameterElements(model), 124'439'808);
   EXPECT_EQ(model.units.size(), 13u);
 }

@@ -1,0 +1,173 @@
+#include "invariants/suite/run_case.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "invariants/checks/all_checks.h"
+#include "invariants/closed_forms/example_runs.h"
+#include "invariants/run_description/parse.h"
+#include "trainer/model/importers.h"
+
+namespace shardproof {
+namespace {
+
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+
+RunDescription SmallRun() {
+  RunDescription run = MlpRun({5, 3, 4}, /*bias=*/true, Sharding(Mode::kFullShard, 2));
+  run.data.micro_batch_size = 2;
+  return run;
+}
+
+std::vector<std::string> NamesOf(const CaseResult& result) {
+  std::vector<std::string> names;
+  for (const CheckResult& check : result.checks) names.push_back(check.name);
+  return names;
+}
+
+TEST(RunCase, TheReferenceTrainerPassesEveryCheck) {
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->verdict, Verdict::kPass);
+  EXPECT_THAT(NamesOf(*result), ElementsAreArray(AllCheckNames()));
+  for (const CheckResult& check : result->checks) {
+    EXPECT_EQ(check.verdict, Verdict::kPass) << check.name << " " << check.reason;
+  }
+  EXPECT_TRUE(result->numeric.observed);
+  EXPECT_EQ(result->numeric.max_abs_parameter_error, 0);
+  EXPECT_EQ(result->figures.ranks.size(), 2u);
+}
+
+TEST(RunCase, RunsOnlyTheChecksItWasAskedFor) {
+  CaseOptions options;
+  options.checks = {"padding", "aggregate_factors"};
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(NamesOf(*result), ElementsAre("padding", "aggregate_factors"));
+  EXPECT_FALSE(result->numeric.observed);
+}
+
+TEST(RunCase, MissingEvidenceIsNoFailureAndSaysSo) {
+  CaseOptions options;
+  options.engine = EngineKind::kAccounting;
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->verdict, Verdict::kPass);
+  EXPECT_FALSE(result->numeric.observed);
+  for (const CheckResult& check : result->checks) {
+    if (check.name != "numeric_equivalence") continue;
+    EXPECT_EQ(check.verdict, Verdict::kNotObserved);
+    EXPECT_NE(check.reason, "");
+  }
+}
+
+TEST(RunCase, ARefusalIsAResultAndNotAnError) {
+  RunDescription clipped = SmallRun();
+  clipped.clip_grad_norm = 1;
+  RunDescription opaque = SmallRun();
+  opaque.model.kind = ModelKind::kOpaque;
+  RunDescription hybrid = SmallRun();
+  hybrid.sharding.shard_group_size = 1;
+  for (const RunDescription& run : {clipped, opaque, hybrid}) {
+    const absl::StatusOr<CaseResult> result = RunCase(run, {});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->verdict, Verdict::kRefused);
+    EXPECT_NE(result->refusal, "");
+    EXPECT_TRUE(result->checks.empty());
+  }
+}
+
+TEST(RunCase, TheAccountingEngineTakesModelsThatNobodyComputes) {
+  RunDescription opaque = SmallRun();
+  opaque.model.kind = ModelKind::kOpaque;
+  CaseOptions options;
+  options.engine = EngineKind::kAccounting;
+  const absl::StatusOr<CaseResult> result = RunCase(opaque, options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->verdict, Verdict::kPass);
+}
+
+TEST(RunCase, MoreMemoryThanAllowedIsAnError) {
+  CaseOptions options;
+  options.memory_limit_bytes = 1000;
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), options);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
+  options.engine = EngineKind::kAccounting;
+  EXPECT_TRUE(RunCase(SmallRun(), options).ok());
+}
+
+TEST(RunCase, NamesTheUnknownCheckAndTheAcceptedOnes) {
+  CaseOptions options;
+  options.checks = {"padding", "paddding"};
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), options);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("'paddding'"));
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("unshard_lifecycle"));
+}
+
+TEST(RunCase, AnInvalidRunIsAnErrorEvenIfTheTrainerWouldRefuseIt) {
+  RunDescription run = SmallRun();
+  run.clip_grad_norm = 1;
+  run.sharding.world_size = WorldSize{0};
+  EXPECT_EQ(RunCase(run, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RunCase, ReportsEachStepAfterItRan) {
+  RunDescription run = SmallRun();
+  run.data.steps = 4;
+  for (EngineKind engine : {EngineKind::kCpu, EngineKind::kAccounting}) {
+    std::vector<int64_t> done;
+    CaseOptions options;
+    options.engine = engine;
+    options.on_step = [&](int64_t steps_done) { done.push_back(steps_done); };
+    ASSERT_TRUE(RunCase(run, options).ok());
+    EXPECT_THAT(done, ElementsAre(1, 2, 3, 4));
+  }
+}
+
+TEST(RunCase, BothEnginesShowTheSameFigures) {
+  CaseOptions accounting;
+  accounting.engine = EngineKind::kAccounting;
+  const absl::StatusOr<CaseResult> counted = RunCase(SmallRun(), accounting);
+  const absl::StatusOr<CaseResult> computed = RunCase(SmallRun(), {});
+  ASSERT_TRUE(counted.ok() && computed.ok());
+  EXPECT_EQ(counted->figures.all_gather_backward.payload_bytes,
+            computed->figures.all_gather_backward.payload_bytes);
+  ASSERT_EQ(counted->figures.ranks.size(), computed->figures.ranks.size());
+  for (size_t rank = 0; rank < counted->figures.ranks.size(); ++rank) {
+    EXPECT_EQ(counted->figures.ranks[rank].bytes, computed->figures.ranks[rank].bytes);
+    EXPECT_EQ(counted->figures.ranks[rank].peak_bytes, computed->figures.ranks[rank].peak_bytes);
+  }
+}
+
+TEST(ParseEngineKind, IsTheInverseOfName) {
+  for (EngineKind engine : {EngineKind::kCpu, EngineKind::kAccounting}) {
+    const absl::StatusOr<EngineKind> parsed = ParseEngineKind(Name(engine));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, engine);
+  }
+  EXPECT_THAT(std::string(ParseEngineKind("cuda").status().message()), HasSubstr("accounting"));
+}
+
+TEST(ReplayLine, HoldsTheWholeRun) {
+  RunDescription run = *ParseRun(
+      "model=mlp:5,3,4:bias;mode=full_shard;prefetch=none;layout=rows;world_size=3;seed=7;"
+      "units=0!,1;num_micro_batches=2;grad_sync=last",
+      ImportModel);
+  const std::string line = ReplayLine(run, EngineKind::kAccounting);
+  EXPECT_THAT(line, HasSubstr("ci/bazel run //invariants:audit -- --engine=accounting --run='"));
+  const size_t begin = line.find('\'') + 1;
+  const std::string text = line.substr(begin, line.rfind('\'') - begin);
+  const absl::StatusOr<RunDescription> again = ParseRun(text, ImportModel);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(PrintRunJson(*again), PrintRunJson(run));
+}
+
+TEST(AvailableMemoryBytes, IsMoreThanThisTestUses) { EXPECT_GT(AvailableMemoryBytes(), 1 << 20); }
+
+}  // namespace
+}  // namespace shardproof

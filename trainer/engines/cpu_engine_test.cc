@@ -1,0 +1,530 @@
+// The cpu engine executes plans: every mode, layout and order of sums must leave the bits
+// of the oracle, memory that nobody wrote must stay poison, and what is shown must be what
+// happened.
+#include "trainer/engines/cpu_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "trainer/engines/rank_memory.h"
+#include "trainer/replicated/replicated_trainer.h"
+#include "trainer/sharding/test_runs.h"
+
+namespace shardproof {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+constexpr int64_t kPlenty = int64_t{1} << 30;
+
+std::string Describe(const RunDescription& run) {
+  return absl::StrCat(run.model.name, " with ", run.model.units.size(), " units, ",
+                      ModeRowName(run.sharding), ", ", Name(run.sharding.layout),
+                      ", N=", run.sharding.world_size.value, ", K=", run.data.num_micro_batches,
+                      ", ", Name(run.sharding.grad_sync));
+}
+
+std::unique_ptr<Engine> EngineOf(const RunDescription& run) {
+  EXPECT_TRUE(Validate(run).ok()) << Validate(run);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = MakeCpuEngine(run, kPlenty);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
+
+const StepObservation& StepOf(Engine& engine) {
+  static const StepObservation* const kNothing = new StepObservation();
+  const absl::StatusOr<const StepObservation*> step = engine.Step();
+  EXPECT_TRUE(step.ok()) << step.status();
+  return step.ok() ? **step : *kNothing;
+}
+
+uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
+
+std::vector<uint32_t> BitsOf(const float* values, int64_t count) {
+  std::vector<uint32_t> bits;
+  for (int64_t i = 0; i < count; ++i) bits.push_back(Bits(values[i]));
+  return bits;
+}
+
+// Everything that all ranks hold at the boundary, padding included, as bits.
+std::vector<uint32_t> AllBits(const StepObservation& step) {
+  std::vector<uint32_t> bits;
+  for (const RankState& state : step.states) {
+    for (const StateSegment& segment : state.segments) {
+      const std::vector<uint32_t> part = BitsOf(segment.values, segment.range.count);
+      bits.insert(bits.end(), part.begin(), part.end());
+    }
+  }
+  for (double loss : step.losses) bits.push_back(Bits(static_cast<float>(loss)));
+  return bits;
+}
+
+// The model's parameters, put together from the ranks' parts.
+std::vector<std::vector<uint32_t>> ParameterBits(const RunDescription& run,
+                                                 const StepObservation& step) {
+  std::vector<std::vector<uint32_t>> bits;
+  for (const TensorSpec& tensor : run.model.tensors) bits.emplace_back(Elements(tensor), 0u);
+  for (const RankState& state : step.states) {
+    for (const StateSegment& segment : state.segments) {
+      if (segment.state != StateClass::kParameter || segment.tensor < 0) continue;
+      const std::vector<uint32_t> part = BitsOf(segment.values, segment.range.count);
+      std::copy(part.begin(), part.end(), bits[segment.tensor].begin() + segment.range.first);
+    }
+  }
+  return bits;
+}
+
+// ---------------------------------------------------------------- the oracle's bits
+
+const float* Expected(const ReferenceTensor& tensor, StateClass state) {
+  switch (state) {
+    case StateClass::kParameter:
+      return tensor.parameter;
+    case StateClass::kReducedGradient:
+      return tensor.gradient;
+    case StateClass::kExpAvg:
+      return tensor.exp_avg;
+    case StateClass::kExpAvgSq:
+      return tensor.exp_avg_sq;
+  }
+  return nullptr;
+}
+
+void ExpectStateOf(const StepObservation& step, const ReferenceStep& oracle) {
+  for (const RankState& state : step.states) {
+    for (const StateSegment& segment : state.segments) {
+      if (segment.tensor < 0) continue;
+      const float* expected = Expected(oracle.tensors[segment.tensor], segment.state);
+      ASSERT_NE(expected, nullptr) << Name(segment.state) << " of tensor " << segment.tensor;
+      ASSERT_EQ(BitsOf(segment.values, segment.range.count),
+                BitsOf(expected + segment.range.first, segment.range.count))
+          << Name(segment.state) << " of tensor " << segment.tensor << " from element "
+          << segment.range.first << " on rank " << state.ranks.first << " in step " << step.step;
+    }
+    for (const TensorStep& steps : state.steps) {
+      EXPECT_EQ(steps.updates, oracle.tensors[steps.tensor].updates);
+    }
+  }
+}
+
+void ExpectTrainsAsTheOracle(const RunDescription& run, int32_t steps) {
+  SCOPED_TRACE(Describe(run));
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> oracle = ReplicatedTrainer::Create(run);
+  ASSERT_TRUE(oracle.ok()) << oracle.status();
+  ASSERT_NE(engine, nullptr);
+  for (int32_t step = 0; step < steps; ++step) {
+    const StepObservation& observed = StepOf(*engine);
+    const ReferenceStep& expected = (*oracle)->Step();
+    ExpectStateOf(observed, expected);
+    // Without backward the engine computes no loss.
+    if (TrainableElements(run.model) > 0) {
+      EXPECT_EQ(observed.losses, expected.losses);
+    }
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+void ExpectEveryModeTrainsAsTheOracle(const ModelDescription& model, bool scale_before_reduce,
+                                      OptimizerKind optimizer, int32_t ranks) {
+  RunDescription base = TestRun("probe:1", Mode::kReplicated, ranks);
+  base.model = model;
+  base.sharding.bucket_cap_bytes = 60;
+  base.sharding.scale_before_reduce = scale_before_reduce;
+  base.optimizer.kind = optimizer;
+  for (const RunDescription& synced : WithEveryGradSync(base)) {
+    for (const RunDescription& mode : InEveryMode(synced)) {
+      for (const RunDescription& run : InEveryLayout(mode)) {
+        ExpectTrainsAsTheOracle(run, /*steps=*/3);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleForMlpsInEveryModeAndLayout) {
+  for (const ModelDescription& model : AwkwardMlps()) {
+    ExpectEveryModeTrainsAsTheOracle(model, /*scale_before_reduce=*/false, OptimizerKind::kAdamW,
+                                     /*ranks=*/3);
+  }
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleForProbesInEveryModeAndLayout) {
+  for (const ModelDescription& model : AwkwardProbes()) {
+    ExpectEveryModeTrainsAsTheOracle(model, /*scale_before_reduce=*/false, OptimizerKind::kAdamW,
+                                     /*ranks=*/4);
+  }
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWithSgdAndScalingBeforeTheSum) {
+  ExpectEveryModeTrainsAsTheOracle(AwkwardMlps()[0], /*scale_before_reduce=*/true,
+                                   OptimizerKind::kSgd, /*ranks=*/2);
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleOnOneRank) {
+  ExpectEveryModeTrainsAsTheOracle(AwkwardMlps()[0], /*scale_before_reduce=*/false,
+                                   OptimizerKind::kAdamW, /*ranks=*/1);
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWithUnitsKeptUnsharded) {
+  for (Mode mode : {Mode::kShardGradOp, Mode::kFullShard}) {
+    RunDescription run = TestRun("mlp:5,7,3,2:bias", mode, 3);
+    run.data.num_micro_batches = 3;
+    run.sharding.grad_sync = GradSync::kLast;
+    run.sharding.keep_unsharded_between_micro_batches = true;
+    ExpectTrainsAsTheOracle(run, 3);
+  }
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWithOneBroadcastPerOwner) {
+  RunDescription run = TestRun("mlp:5,7,3,2:bias", Mode::kZero1Broadcast, 3);
+  run.sharding.broadcast_bucket_view = true;
+  ExpectTrainsAsTheOracle(run, 3);
+}
+
+TEST(CpuEngine, LeavesTheSameParametersInEveryModeAndLayout) {
+  const RunDescription base = TestRun("mlp:6,9,4:bias", Mode::kReplicated, 4);
+  std::vector<std::vector<uint32_t>> replicated;
+  for (const RunDescription& mode : InEveryMode(base)) {
+    for (const RunDescription& run : InEveryLayout(mode)) {
+      const std::unique_ptr<Engine> engine = EngineOf(run);
+      ASSERT_NE(engine, nullptr);
+      for (int32_t step = 0; step < 3; ++step) StepOf(*engine);
+      const std::vector<std::vector<uint32_t>> bits = ParameterBits(run, StepOf(*engine));
+      if (replicated.empty()) replicated = bits;
+      EXPECT_EQ(bits, replicated) << Describe(run);
+    }
+  }
+}
+
+TEST(CpuEngine, RepeatsARunBitForBit) {
+  for (const RunDescription& run : InEveryMode(TestRun("mlp:3x5", Mode::kReplicated, 3))) {
+    const std::unique_ptr<Engine> one = EngineOf(run);
+    const std::unique_ptr<Engine> other = EngineOf(run);
+    ASSERT_TRUE(one != nullptr && other != nullptr);
+    for (int32_t step = 0; step < 3; ++step) {
+      EXPECT_EQ(AllBits(StepOf(*one)), AllBits(StepOf(*other))) << Describe(run);
+    }
+  }
+}
+
+TEST(CpuEngine, TrainsOtherBitsFromAnotherSeed) {
+  RunDescription run = TestRun("mlp:3x5", Mode::kFullShard, 2);
+  const std::unique_ptr<Engine> one = EngineOf(run);
+  RunDescription reseeded = run;
+  reseeded.data.seed = 2;
+  const std::unique_ptr<Engine> other = EngineOf(reseeded);
+  ASSERT_TRUE(one != nullptr && other != nullptr);
+  EXPECT_NE(AllBits(StepOf(*one)), AllBits(StepOf(*other)));
+}
+
+TEST(CpuEngine, LowersTheLoss) {
+  RunDescription run = TestRun("mlp:3x8", Mode::kFullShard, 2);
+  run.data.micro_batch_size = 32;
+  run.optimizer.learning_rate = 1e-2;
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  ASSERT_NE(engine, nullptr);
+  const auto mean_loss = [](const StepObservation& step) {
+    EXPECT_EQ(step.losses.size(), 2u);
+    EXPECT_NE(step.losses[0], step.losses[1]) << "ranks must see different samples";
+    return (step.losses[0] + step.losses[1]) / 2;
+  };
+  const double first = mean_loss(StepOf(*engine));
+  for (int32_t step = 1; step < 19; ++step) StepOf(*engine);
+  const double last = mean_loss(StepOf(*engine));
+  EXPECT_GT(first, 0.3);  // targets are uniform in +-1: their variance is 1/3
+  EXPECT_LT(last, first);
+}
+
+// ---------------------------------------------------------------- poison
+
+TEST(CpuEngine, LeavesPaddingPoisoned) {
+  for (const RunDescription& mode : InEveryMode(TestRun("probe:5x3,7,1", Mode::kReplicated, 4))) {
+    for (const RunDescription& run : InEveryLayout(mode)) {
+      SCOPED_TRACE(Describe(run));
+      const std::unique_ptr<Engine> engine = EngineOf(run);
+      ASSERT_NE(engine, nullptr);
+      int64_t padding = 0;
+      for (int32_t step = 0; step < 3; ++step) {
+        for (const RankState& state : StepOf(*engine).states) {
+          for (const StateSegment& segment : state.segments) {
+            for (int64_t i = 0; i < segment.range.count; ++i) {
+              const float value = segment.values[i];
+              EXPECT_EQ(std::isnan(value), segment.tensor < 0);
+              padding += segment.tensor < 0;
+              // A padded gradient is what the sum of the ranks' poison leaves.
+              if (segment.tensor >= 0 || segment.state == StateClass::kReducedGradient) continue;
+              EXPECT_EQ(Bits(value), 0x7fc10000u | static_cast<uint32_t>(segment.buffer));
+            }
+          }
+        }
+      }
+      const bool whole =
+          run.sharding.mode == Mode::kReplicated || run.sharding.mode == Mode::kZero1Broadcast;
+      EXPECT_EQ(padding == 0, whole);
+    }
+  }
+}
+
+TEST(CpuEngine, PoisonsFrozenPlacesOfGradientsAndMoments) {
+  RunDescription run = TestRun("probe:3,5", Mode::kFullShard, 2);
+  run.model.stages = {{"a", {0, 1}}};
+  SetUnits({{0}}, run.model);
+  Freeze({0}, run.model);
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  ASSERT_NE(engine, nullptr);
+  const StepObservation& step = StepOf(*engine);
+  for (const StateSegment& segment : step.states[0].segments) {
+    // Rank 0 has the frozen tensor's 3 elements and the first of the other.
+    if (segment.buffer_offset >= 3) continue;
+    EXPECT_EQ(segment.tensor, segment.state == StateClass::kParameter ? 0 : -1);
+    EXPECT_EQ(std::isnan(segment.values[0]), segment.state != StateClass::kParameter);
+  }
+}
+
+// Two buffers: a parameter of a set over two ranks, and a full unit.
+struct TwoBuffers {
+  StepPlan plan;
+  Placement placement;
+  TwoBuffers() {
+    placement.sets.emplace_back();
+    placement.sets[0].layout.shards = 2;
+    placement.sets[0].layout.shard_elements = 3;
+    BufferSpec spec;
+    spec.set = 0;
+    spec.elements = 3;
+    plan.buffers.push_back(spec);
+    spec.role = BufferRole::kUnshardedParameter;
+    spec.elements = 6;
+    plan.buffers.push_back(spec);
+  }
+};
+
+TEST(RankMemory, PoisonsWhatWasNeverWrittenAndWhatWasFreed) {
+  const TwoBuffers two;
+  RankMemory memory(two.plan, two.placement);
+  memory.Allocate(1);
+  EXPECT_EQ(BitsOf(memory.data(1), 6), std::vector<uint32_t>(6, 0x7fc20001u));
+  std::fill_n(memory.data(1), 6, 1.0f);
+  memory.Free(1);
+  EXPECT_EQ(BitsOf(memory.data(1), 6), std::vector<uint32_t>(6, 0x7fc30001u));
+  // What is allocated again has not been written since it was freed.
+  memory.Allocate(1);
+  EXPECT_EQ(BitsOf(memory.data(1), 6), std::vector<uint32_t>(6, 0x7fc30001u));
+  memory.Fill(0, {1, 2}, Poison::kPadding);
+  EXPECT_EQ(BitsOf(memory.data(0) + 1, 2), std::vector<uint32_t>(2, 0x7fc10000u));
+}
+
+TEST(RankMemory, TellsTheOldestVersionOfWhatIsRead) {
+  const TwoBuffers two;
+  RankMemory memory(two.plan, two.placement);
+  EXPECT_EQ(memory.Version(0, {0, 3}), 0);
+  EXPECT_EQ(memory.Version(1, {0, 6}), -1);
+  memory.SetVersion(1, {0, 3}, 2);
+  EXPECT_EQ(memory.Version(1, {0, 3}), 2);
+  EXPECT_EQ(memory.Version(1, {0, 6}), -1);  // the other rank's part has not arrived
+  memory.SetVersion(1, {3, 3}, 1);
+  EXPECT_EQ(memory.Version(1, {0, 6}), 1);  // and is stale when it does
+  memory.Free(1);
+  EXPECT_EQ(memory.Version(1, {0, 3}), -1);
+}
+
+// ---------------------------------------------------------------- versions
+
+// Every version that the accesses of a kind of event show of parameter buffers.
+void ExpectVersions(const StepObservation& step, EventKind kind, Purpose purpose,
+                    AccessKind access_kind, int32_t version) {
+  int32_t seen = 0;
+  for (const RankEvents& rank : step.events) {
+    for (const Event& event : rank.events) {
+      if (event.kind != kind || event.purpose != purpose) continue;
+      for (uint32_t i = 0; i < event.access_count; ++i) {
+        const Access& access = rank.accesses[event.first_access + i];
+        const BufferRole role = rank.buffers[access.buffer].role;
+        const bool parameters =
+            role == BufferRole::kParameter || role == BufferRole::kUnshardedParameter;
+        if (access.kind != access_kind) continue;
+        EXPECT_EQ(access.version, parameters ? version : -1) << Name(kind) << " " << Name(purpose);
+        seen += parameters;
+      }
+    }
+  }
+  EXPECT_GT(seen, 0) << Name(kind) << " " << Name(purpose) << " " << Name(access_kind);
+}
+
+TEST(CpuEngine, ShowsThatComputationReadsTheParametersOfTheStep) {
+  for (const RunDescription& mode : InEveryMode(TestRun("probe:5x3,2,4", Mode::kReplicated, 3))) {
+    for (const RunDescription& run : InEveryLayout(mode)) {
+      SCOPED_TRACE(Describe(run));
+      const std::unique_ptr<Engine> engine = EngineOf(run);
+      ASSERT_NE(engine, nullptr);
+      for (int32_t step = 0; step < 3; ++step) {
+        const StepObservation& observed = StepOf(*engine);
+        const auto expect = [&](EventKind kind, Purpose purpose, AccessKind access, int32_t v) {
+          ExpectVersions(observed, kind, purpose, access, v);
+        };
+        expect(EventKind::kCompute, Purpose::kNone, AccessKind::kRead, step);
+        expect(EventKind::kOptimizer, Purpose::kNone, AccessKind::kRead, step);
+        expect(EventKind::kOptimizer, Purpose::kNone, AccessKind::kWrite, step + 1);
+        const Mode mode = run.sharding.mode;
+        if (mode == Mode::kShardGradOp || mode == Mode::kFullShard) {
+          expect(EventKind::kCollective, Purpose::kUnshardParameters, AccessKind::kRead, step);
+          expect(EventKind::kCollective, Purpose::kUnshardParameters, AccessKind::kWrite, step);
+        } else if (mode != Mode::kReplicated) {
+          const Purpose purpose = mode == Mode::kZero1Broadcast ? Purpose::kBroadcastParameters
+                                                                : Purpose::kGatherParameters;
+          expect(EventKind::kCollective, purpose, AccessKind::kRead, step + 1);
+          expect(EventKind::kCollective, purpose, AccessKind::kWrite, step + 1);
+        }
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- what is shown
+
+TEST(CpuEngine, ShowsTheEventsOfEveryRankInIssueOrder) {
+  const RunDescription run = TestRun("mlp:2x4", Mode::kFullShard, 2);
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  ASSERT_NE(engine, nullptr);
+  for (int32_t index = 0; index < 3; ++index) {
+    const StepObservation& step = StepOf(*engine);
+    EXPECT_EQ(step.step, index);
+    ASSERT_EQ(step.events.size(), 2u);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const RankEvents& events = step.events[rank];
+      EXPECT_EQ(events.ranks, (Group{rank, 1, 1}));
+      std::vector<std::string> issued;
+      for (const Event& event : events.events) {
+        EXPECT_TRUE(event.completed);
+        for (uint32_t i = 0; i < event.wait_count; ++i) {
+          EXPECT_LT(events.waits[event.first_wait + i], static_cast<int32_t>(issued.size()));
+        }
+        issued.push_back(absl::StrCat(Name(event.kind), event.unit));
+      }
+      if (index > 0) {
+        EXPECT_EQ(issued.front(), "release-1");
+        issued.erase(issued.begin());
+      }
+      EXPECT_THAT(
+          issued,
+          ElementsAre("collective0", "compute0", "collective1", "reshard0", "compute1", "reshard1",
+                      // backward
+                      "collective1", "collective0", "compute1", "reshard1", "collective1", "local1",
+                      "compute0", "reshard0", "collective0", "local0", "release1", "release0",
+                      // gradients are kept, activations were freed by what used them last
+                      "optimizer0", "optimizer1"));
+    }
+  }
+}
+
+TEST(CpuEngine, ShowsWhatLivesBeforeTheStepAndWhatEachRankHolds) {
+  // Two units of 16 elements: 8 a rank.
+  const RunDescription run = TestRun("mlp:2x4", Mode::kFullShard, 2);
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  ASSERT_NE(engine, nullptr);
+  const StepObservation* step = &StepOf(*engine);
+  for (int32_t index = 0; index < 2; ++index) {
+    ASSERT_EQ(step->states.size(), 2u);
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      const RankState& state = step->states[rank];
+      EXPECT_EQ(state.ranks, (Group{rank, 1, 1}));
+      const StateBytes bytes = {
+          .parameter = 64, .gradient = 64, .optimizer = 128, .padding = 0, .scalar = 8};
+      EXPECT_EQ(state.bytes, bytes);
+      std::vector<std::string> held;
+      for (const StateSegment& segment : state.segments) {
+        held.push_back(absl::StrCat(Name(segment.state), " ", segment.tensor, ": ",
+                                    segment.range.first, "+", segment.range.count));
+        EXPECT_EQ(segment.buffer_offset, 0);
+      }
+      const std::string part = rank == 0 ? ": 0+8" : ": 8+8";
+      EXPECT_THAT(held, UnorderedElementsAre("parameter 0" + part, "reduced_gradient 0" + part,
+                                             "exp_avg 0" + part, "exp_avg_sq 0" + part,
+                                             "parameter 1" + part, "reduced_gradient 1" + part,
+                                             "exp_avg 1" + part, "exp_avg_sq 1" + part));
+      std::vector<int64_t> updates;
+      for (const TensorStep& steps : state.steps) updates.push_back(steps.updates);
+      EXPECT_THAT(updates, ElementsAre(index + 1, index + 1));
+      int32_t gradients = 0;
+      for (int32_t buffer : step->events[rank].live_before) {
+        gradients += step->events[rank].buffers[buffer].role == BufferRole::kGradient;
+      }
+      EXPECT_EQ(gradients, index == 0 ? 0 : 2);
+    }
+    step = &StepOf(*engine);
+  }
+}
+
+TEST(CpuEngine, ShowsStateOfEveryElementInEveryMode) {
+  for (const RunDescription& run : InEveryMode(TestRun("mlp:5,7,3:bias", Mode::kReplicated, 3))) {
+    const std::unique_ptr<Engine> engine = EngineOf(run);
+    ASSERT_NE(engine, nullptr);
+    const StepObservation& step = StepOf(*engine);
+    EXPECT_EQ(step.losses.size(), 3u);
+    std::vector<std::vector<int32_t>> holders;
+    for (const TensorSpec& tensor : run.model.tensors) holders.emplace_back(Elements(tensor), 0);
+    StateBytes shown;
+    for (size_t rank = 0; rank < step.states.size(); ++rank) {
+      EXPECT_EQ(step.states[rank].ranks, (Group{static_cast<int32_t>(rank), 1, 1}));
+      shown.padding -= step.states[rank].bytes.padding;
+      for (const StateSegment& segment : step.states[rank].segments) {
+        ASSERT_NE(segment.values, nullptr);
+        if (segment.tensor < 0) shown.padding += 4 * segment.range.count;
+        if (segment.tensor < 0 || segment.state != StateClass::kExpAvgSq) continue;
+        for (int64_t i = 0; i < segment.range.count; ++i) {
+          ++holders[segment.tensor][segment.range.first + i];
+        }
+      }
+    }
+    EXPECT_EQ(shown.padding, 0) << Describe(run);
+    const int32_t times = run.sharding.mode == Mode::kReplicated ? 3 : 1;
+    for (const std::vector<int32_t>& tensor : holders) {
+      EXPECT_EQ(tensor, std::vector<int32_t>(tensor.size(), times)) << Describe(run);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- refusals
+
+TEST(MakeCpuEngine, RefusesWhatDoesNotFitAndSaysHowManyBytesItNeeds) {
+  // Buffers are rounded up to 64 bytes: parameter, gradient and two moments of 16 elements
+  // and a counter are 5 x 64; input, output and its gradient, 4 x 4 elements, 3 x 64.
+  const RunDescription run = TestRun("mlp:1x4", Mode::kReplicated, 2);
+  EXPECT_TRUE(MakeCpuEngine(run, 1024).ok());
+  const absl::Status status = MakeCpuEngine(run, 1023).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("needs 1024 bytes"), HasSubstr("may use 1023"),
+                    HasSubstr("replicated on 2 ranks"), HasSubstr("accounting engine")));
+}
+
+TEST(MakeCpuEngine, RefusesAModelWhoseLayersItCannotCompute) {
+  RunDescription run = TestRun("probe:3,4", Mode::kFullShard, 2);
+  run.model.kind = ModelKind::kOpaque;
+  const absl::Status status = MakeCpuEngine(run, kPlenty).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("probe"));
+}
+
+TEST(MakeCpuEngine, RefusesWhatNoPlannerSupports) {
+  RunDescription run = TestRun("probe:3,4", Mode::kFullShard, 2);
+  run.clip_grad_norm = 1;
+  EXPECT_EQ(MakeCpuEngine(run, kPlenty).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,87 @@
+#!/bin/bash
+# zero_train as people meet it: what it prints, and one line on stderr with exit code 2 when it cannot train.
+set -euo pipefail
+
+readonly zero_train="${PWD}/trainer/zero_train"
+readonly models="${PWD}/fixtures/models"
+cd "${TEST_TMPDIR}"
+failures=0
+
+fail() {
+  echo "FAILED: ${scenario}: $*"
+  sed 's/^/  stdout: /' stdout | head -n 60
+  sed 's/^/  stderr: /' stderr | head -n 40
+  failures=$((failures + 1))
+}
+
+run_train() {
+  scenario="zero_train $*"
+  status=0
+  "${zero_train}" "$@" >stdout 2>stderr || status=$?
+}
+
+expect_bad_input() {
+  local text=$1
+  shift
+  run_train "$@"
+  [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
+  [[ ! -s stdout ]] || fail "something on stdout"
+  [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
+  grep -qF -- "${text}" stderr || fail "stderr does not name ${text}"
+}
+
+expect_trained() {
+  [[ "${status}" == 0 ]] || fail "exit code ${status}, not 0"
+  [[ ! -s stderr ]] || fail "something on stderr"
+}
+
+expect_in() {
+  grep -qE -- "$1" stdout || fail "no '$1' on stdout"
+}
+
+run_train --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
+expect_trained
+expect_in '^zero_train in full_shard/backward_pre \(layout flat\)$'
+[[ "$(grep -cE '^ +[0-9]  [0-9.e-]+$' stdout)" == 10 ]] || fail "not a loss for each of ten steps"
+expect_in '^ *0-3 +2,048 B +2,048 B +4,096 B'
+expect_in '^all_gather +backward +8 +8,192 B +6,144 B'
+expect_in '^reduce_scatter +backward +8 '
+expect_in '^activations of rank 0 '
+cp stdout first
+
+# The same run prints the same losses, and so does any other mode.
+run_train --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
+cmp -s first stdout || fail "two runs differ"
+losses() { grep -E '^ +[0-9]  [0-9.e-]+$' "$1"; }
+run_train --model=mlp:8x16 --world_size=4 --mode=zero1_broadcast --steps=10
+expect_trained
+[[ "$(losses first)" == "$(losses stdout)" ]] || fail "another mode has other losses"
+
+run_train --model=mlp:8x2048 --mode=zero2 --engine=accounting
+expect_trained
+expect_in '^no losses: '
+expect_in '^reduce_scatter +backward +2 +128.00 MiB +96.00 MiB'
+
+run_train --model="${models}/llama-3.1-8b.config.json" --mode=full_shard/none --engine=accounting --world_size=64
+expect_trained
+expect_in '^[0-9, -]+, \.\.\. \(5[0-9] ranks\) +478.64 MiB'
+expect_in '^activations: none'
+
+run_train --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json
+expect_trained
+expect_in '"schema": "shardproof.train/1"'
+[[ "$(grep -c '"loss": [0-9]' stdout)" == 2 ]] || fail "not a loss for each of two steps"
+run_train --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json --engine=accounting
+expect_trained
+[[ "$(grep -c '"loss": null' stdout)" == 2 ]] || fail "losses of an engine that computes none"
+
+expect_bad_input "--mode is missing" --model=mlp:2x8
+expect_bad_input "full_shard/none" --model=mlp:2x8 --mode=full_shard
+expect_bad_input "--colour" --model=mlp:2x8 --mode=zero2 --colour=red
+expect_bad_input "missing.json" --model=missing.json --mode=zero2
+expect_bad_input "clip" "--run=model=mlp:2x8;mode=zero2;clip_grad_norm=1"
+expect_bad_input "bytes" --model=probe:2000000x2000000 --mode=zero2
+expect_bad_input "gpt2" --model="${models}/gpt2.config.json" --mode=zero2
+
+echo "${failures} failures"
+((failures == 0))
