@@ -86,15 +86,6 @@ Peaks PeaksOf(const RankEvents& events) {
   return peak;
 }
 
-// What a rank holds besides the buffers that all ranks of its group have alike.
-int64_t OwnBytes(const RankEvents& events) {
-  int64_t bytes = 0;
-  for (const BufferInfo& info : events.buffers) {
-    if (info.role == BufferRole::kScalar) bytes += info.elements * DtypeBytes(info.dtype);
-  }
-  return bytes;
-}
-
 void SummarizeStates(const RunDescription& run, const StepObservation& observed,
                      StepFigures& figures) {
   StateBytes total;
@@ -122,6 +113,18 @@ void SummarizeStates(const RunDescription& run, const StepObservation& observed,
   figures.optimizer_factor = static_cast<double>(total.optimizer) / trainable_bytes;
 }
 
+// Ranks shown by one watched member have its transient buffers and their own state.
+void SetPeaks(const RankEvents& events, int64_t peak_bytes, std::vector<RankFigures>& ranks) {
+  int64_t watched_steady_bytes = 0;
+  for (const RankFigures& rank : ranks) {
+    if (rank.rank == events.ranks.first) watched_steady_bytes = rank.bytes.steady();
+  }
+  for (RankFigures& rank : ranks) {
+    if (!events.ranks.Contains(Rank{rank.rank})) continue;
+    rank.peak_bytes = peak_bytes - watched_steady_bytes + rank.bytes.steady();
+  }
+}
+
 }  // namespace
 
 StepFigures SummarizeStep(const RunDescription& run, const StepObservation& observed) {
@@ -135,11 +138,7 @@ StepFigures SummarizeStep(const RunDescription& run, const StepObservation& obse
       SummarizeCollectives(events, figures);
       figures.activation_peak_bytes = peaks.activation_bytes;
     }
-    for (RankFigures& rank : figures.ranks) {
-      if (!events.ranks.Contains(Rank{rank.rank})) continue;
-      // The watched member's step counters stand for its own; each rank has its own number.
-      rank.peak_bytes = peaks.model_state_bytes - OwnBytes(events) + rank.bytes.scalar;
-    }
+    SetPeaks(events, peaks.model_state_bytes, figures.ranks);
   }
   for (double loss : observed.losses) {
     figures.loss += loss / static_cast<double>(observed.losses.size());

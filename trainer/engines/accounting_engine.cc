@@ -1,5 +1,6 @@
 #include "trainer/engines/accounting_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "invariants/run_description/status_macros.h"
@@ -16,49 +17,50 @@ class AccountingEngine : public Engine {
 
   absl::StatusOr<const StepObservation*> Step() override {
     const int64_t step = next_step_++;
+    if (step == 0) ObserveStates();
     // The third step repeats the second: only the first has no gradients to free.
-    if (step <= 1) Observe(/*first_step=*/step == 0);
+    if (step <= 1) ObserveEvents(/*first_step=*/step == 0);
     observation_.step = step;
     return &observation_;
   }
 
  private:
-  void Observe(bool first_step) {
+  void ObserveEvents(bool first_step) {
+    const Group all = {0, 1, run_.sharding.world_size.value};
     observation_.events.clear();
-    observation_.states.clear();
+    observation_.events.push_back(
+        EventsOfPlan(PlanStep(run_, placement_, Rank{0}, first_step), all));
+  }
+
+  void ObserveStates() {
     const int32_t ranks = run_.sharding.world_size.value;
-    const bool ranks_differ = RanksDiffer();
-    const bool states_alike = run_.sharding.mode == Mode::kReplicated;
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      const bool plans = rank == 0 || ranks_differ;
-      const StepPlan plan = plans ? PlanStep(run_, placement_, Rank{rank}, first_step)
-                                  : PlanState(run_, placement_, Rank{rank});
-      if (plans) {
-        observation_.events.push_back(EventsOfPlan(plan, {rank, 1, ranks_differ ? 1 : ranks}));
-      }
-      observation_.states.push_back(StateOf(plan, {rank, 1, states_alike ? ranks : 1}));
-      if (states_alike) break;
+    const bool alike = run_.sharding.mode == Mode::kReplicated;
+    const bool owners = HasOwners();
+    StepPlan plan = PlanState(run_, placement_, Rank{0});
+    for (int32_t rank = 0; rank < (alike ? 1 : ranks); ++rank) {
+      if (rank > 0 && owners) plan = PlanState(run_, placement_, Rank{rank});
+      // Owners have buffers of their own, and the events shown know only rank 0's.
+      const bool buffers_known = rank == 0 || !owners;
+      RankState state;
+      state.ranks = {rank, 1, alike ? ranks : 1};
+      state.bytes = BytesOfRank(placement_, Rank{rank});
+      ForEachStateSegment(placement_, plan.homes, Rank{rank}, StateClass::kExpAvg,
+                          [&](int32_t buffer, int64_t offset, const Segment& segment) {
+                            state.segments.push_back({StateClass::kExpAvg,
+                                                      segment.tensor,
+                                                      {segment.first, segment.count},
+                                                      buffers_known ? buffer : -1,
+                                                      offset,
+                                                      nullptr});
+                          });
+      observation_.states.push_back(std::move(state));
     }
   }
 
-  // Whether some set belongs to one rank alone, so that ranks issue different updates.
-  bool RanksDiffer() const {
-    for (const TensorSet& set : placement_.sets) {
-      if (set.owner >= 0) return true;
-    }
-    return false;
-  }
-
-  RankState StateOf(const StepPlan& plan, Group ranks) const {
-    RankState state;
-    state.ranks = ranks;
-    state.bytes = BytesOfPlan(placement_, plan);
-    ForEachStateSegment(
-        placement_, plan, [&](StateClass cls, int32_t buffer, int64_t offset, const Segment& s) {
-          if (cls != StateClass::kExpAvg) return;
-          state.segments.push_back({cls, s.tensor, {s.first, s.count}, buffer, offset, nullptr});
-        });
-    return state;
+  // Whether moments of some set are on one rank alone, so that ranks have other buffers.
+  bool HasOwners() const {
+    return std::any_of(placement_.sets.begin(), placement_.sets.end(),
+                       [](const TensorSet& set) { return set.owner >= 0; });
   }
 
   const RunDescription& run_;

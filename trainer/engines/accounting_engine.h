@@ -1,9 +1,10 @@
 // The accounting engine: bytes, counts and order of a run at any scale, without values.
 //
-// It walks the plans and moves nothing, so a model of any size on any number of ranks costs
-// only its plans. Ranks whose plans cannot differ are shown once: all of them, except in
-// zero1_broadcast, where each owns other tensors. Shown are events, state bytes, and who
-// holds which element of the optimizer state; never values or parameter versions.
+// It walks the plan and moves nothing, so a model of any size on any number of ranks costs
+// only that plan. The events shown are rank 0's and stand for all ranks: these differ in the
+// offsets of their shards, and in zero1_broadcast in which moments they own. State bytes, and
+// who holds which element of the optimizer state, are shown for every rank. Never shown:
+// values, parameter versions.
 #ifndef TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
 #define TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
 

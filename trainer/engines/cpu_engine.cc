@@ -136,35 +136,40 @@ class CpuEngine : public Engine {
   // than it keeps; moments and counters start at zero, padding as poison.
   void InitializeState(RankRuntime& rank) {
     for (int32_t buffer : rank.first.plan.live_before) rank.memory.Allocate(buffer);
-    ForEachStateSegment(
-        placement_, rank.first.plan,
-        [&](StateClass state, int32_t buffer, int64_t offset, const Segment& segment) {
-          float* values = rank.memory.data(buffer) + offset;
-          if (segment.tensor < 0) {
-            rank.memory.Fill(buffer, {offset, segment.count}, Poison::kPadding);
-          } else if (state == StateClass::kParameter) {
-            FillInitialValues(run_, segment.tensor, {segment.first, segment.count}, values);
-          } else {
-            std::fill(values, values + segment.count, 0.0f);
-          }
-        });
+    for (StateClass state : kStateClasses) {
+      // Gradients get their first values from backward.
+      if (state == StateClass::kReducedGradient) continue;
+      ForEachStateSegment(
+          placement_, rank.first.plan.homes, rank.first.plan.rank, state,
+          [&](int32_t buffer, int64_t offset, const Segment& segment) {
+            float* values = rank.memory.data(buffer) + offset;
+            if (segment.tensor < 0) {
+              rank.memory.Fill(buffer, {offset, segment.count}, Poison::kPadding);
+            } else if (state == StateClass::kParameter) {
+              FillInitialValues(run_, segment.tensor, {segment.first, segment.count}, values);
+            } else {
+              std::fill(values, values + segment.count, 0.0f);
+            }
+          });
+    }
   }
 
   RankState StateOf(RankRuntime& rank, Rank id) {
     RankState state;
     state.ranks = {id.value, 1, 1};
-    state.bytes = BytesOfPlan(placement_, rank.steady.plan);
+    state.bytes = BytesOfRank(placement_, id);
     std::vector<bool> has_state(run_.model.tensors.size(), false);
-    ForEachStateSegment(
-        placement_, rank.steady.plan,
-        [&](StateClass cls, int32_t buffer, int64_t offset, const Segment& segment) {
-          state.segments.push_back({cls,
-                                    segment.tensor,
-                                    {segment.first, segment.count},
-                                    buffer,
-                                    offset,
-                                    rank.memory.data(buffer) + offset});
-        });
+    for (StateClass cls : kStateClasses) {
+      ForEachStateSegment(placement_, rank.steady.plan.homes, id, cls,
+                          [&](int32_t buffer, int64_t offset, const Segment& segment) {
+                            state.segments.push_back({cls,
+                                                      segment.tensor,
+                                                      {segment.first, segment.count},
+                                                      buffer,
+                                                      offset,
+                                                      rank.memory.data(buffer) + offset});
+                          });
+    }
     for (const UpdateRange& update : rank.steady.plan.updates) {
       if (has_state[update.tensor]) continue;
       has_state[update.tensor] = true;
@@ -339,10 +344,9 @@ class CpuEngine : public Engine {
     // A shard that is cut inside a part, or all padding, is up to date too.
     if (op.set < 0) return;
     const TensorSet& set = placement_.sets[op.set];
-    const SetHome& home = plan.homes[op.set];
     const int64_t shard = set.layout.shard_elements;
-    const int64_t own = (set.layout.shards == 1 ? 0 : plan.rank.value * shard);
-    rank.memory.SetVersion(home.parameter, {own - home.parameter_part.first, shard},
+    const int64_t own = set.parameter == Keeps::kWhole ? ShardOf(set, plan.rank) * shard : 0;
+    rank.memory.SetVersion(plan.homes[op.set].parameter, {own, shard},
                            static_cast<int32_t>(step_) + 1);
   }
 

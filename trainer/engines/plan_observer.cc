@@ -68,22 +68,50 @@ RankEvents EventsOfPlan(const StepPlan& plan, Group ranks) {
   return result;
 }
 
-StateBytes BytesOfPlan(const Placement& placement, const StepPlan& plan) {
+int32_t BufferOf(StateClass state, const SetHome& home) {
+  switch (state) {
+    case StateClass::kParameter:
+      return home.parameter;
+    case StateClass::kReducedGradient:
+      return home.gradient;
+    case StateClass::kExpAvg:
+      return home.exp_avg;
+    case StateClass::kExpAvgSq:
+      return home.exp_avg_sq;
+  }
+  return -1;
+}
+
+StateBytes BytesOfRank(const Placement& placement, Rank rank) {
+  constexpr int64_t kBytes = 4;  // float32 throughout; CanPlan refuses other dtypes
   StateBytes bytes;
-  ForEachStateSegment(placement, plan,
-                      [&](StateClass state, int32_t buffer, int64_t, const Segment& segment) {
-                        const int64_t size = segment.count * DtypeBytes(plan.buffers[buffer].dtype);
-                        if (segment.tensor < 0) {
-                          bytes.padding += size;
-                        } else if (state == StateClass::kParameter) {
-                          bytes.parameter += size;
-                        } else if (state == StateClass::kReducedGradient) {
-                          bytes.gradient += size;
-                        } else {
-                          bytes.optimizer += size;
-                        }
-                      });
-  if (plan.scalar_buffer >= 0) bytes.scalar = plan.buffers[plan.scalar_buffer].elements * 4;
+  for (const TensorSet& set : placement.sets) {
+    int64_t own_elements = 0;
+    int64_t own_trainable = 0;
+    const bool all_trainable = set.trainable_elements == set.tensor_elements;
+    for (const Segment& segment : set.layout.shard(ShardOf(set, rank))) {
+      if (segment.tensor < 0) continue;
+      own_elements += segment.count;
+      if (all_trainable || placement.moment_set[segment.tensor] >= 0) {
+        own_trainable += segment.count;
+      }
+    }
+    const auto add = [&](Keeps keeps, int64_t whole, int64_t own, int64_t& line) {
+      if (keeps == Keeps::kNothing) return;
+      const bool all = keeps == Keeps::kWhole;
+      const int64_t held = all ? set.layout.padded_elements() : set.layout.shard_elements;
+      const int64_t logical = all ? whole : own;
+      line += logical * kBytes;
+      bytes.padding += (held - logical) * kBytes;
+    };
+    add(set.parameter, set.tensor_elements, own_elements, bytes.parameter);
+    add(set.gradient, set.trainable_elements, own_trainable, bytes.gradient);
+    for (int32_t moment = 0; moment < placement.moments_per_element; ++moment) {
+      add(KeepsMoments(set, rank) ? Keeps::kShard : Keeps::kNothing, 0, own_trainable,
+          bytes.optimizer);
+    }
+  }
+  if (placement.counts_steps) bytes.scalar = TensorsWithMoments(placement, rank) * kBytes;
   return bytes;
 }
 

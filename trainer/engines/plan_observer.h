@@ -12,39 +12,41 @@ namespace shardproof {
 // The events of all operations in issue order, versions unknown. Event i is operation i.
 RankEvents EventsOfPlan(const StepPlan& plan, Group ranks);
 
-// Logical and padding bytes of what the rank keeps between steps.
-StateBytes BytesOfPlan(const Placement& placement, const StepPlan& plan);
+// Logical and padding bytes of what a rank keeps between steps.
+StateBytes BytesOfRank(const Placement& placement, Rank rank);
 
-// Calls fn(StateClass, buffer, offset in buffer, segment) for every run of elements that the
-// rank keeps between steps. Frozen elements of gradients and moments come as padding.
+// The buffer in which a rank keeps this class of a set; -1: it keeps none.
+int32_t BufferOf(StateClass state, const SetHome& home);
+
+// Calls fn(buffer, offset in buffer, segment) for every run of elements of one class that the
+// rank of the plan keeps between steps. Frozen elements of gradients and moments come as
+// padding, whose segment.first is its offset in the buffer.
 template <typename Fn>
-void ForEachStateSegment(const Placement& placement, const StepPlan& plan, Fn fn) {
+void ForEachStateSegment(const Placement& placement, absl::Span<const SetHome> homes, Rank rank,
+                         StateClass state, Fn fn) {
   for (size_t index = 0; index < placement.sets.size(); ++index) {
-    const FlatLayout& layout = placement.sets[index].layout;
-    const SetHome& home = plan.homes[index];
-    const auto visit = [&](StateClass state, int32_t buffer, ElementRange part) {
-      if (buffer < 0 || part.count == 0) return;
-      const bool whole = part.count == layout.padded_elements();
-      const int32_t first_rank = whole ? 0 : static_cast<int32_t>(part.first / part.count);
-      const int32_t last_rank = whole ? layout.shards - 1 : first_rank;
-      for (int32_t rank = first_rank; rank <= last_rank; ++rank) {
-        for (Segment segment : layout.shard(rank)) {
-          const int64_t offset = layout.offset(segment) - part.first;
-          if (segment.tensor >= 0 && state != StateClass::kParameter &&
-              placement.moment_set[segment.tensor] < 0) {
-            segment.tensor = -1;
-          }
-          if (segment.tensor < 0) segment.first = offset;
-          fn(state, buffer, offset, segment);
+    const TensorSet& set = placement.sets[index];
+    const int32_t buffer = BufferOf(state, homes[index]);
+    if (buffer < 0) continue;
+    const bool whole = (state == StateClass::kParameter && set.parameter == Keeps::kWhole) ||
+                       (state == StateClass::kReducedGradient && set.gradient == Keeps::kWhole);
+    const int32_t own = ShardOf(set, rank);
+    for (int32_t shard = whole ? 0 : own; shard < (whole ? set.layout.shards : own + 1); ++shard) {
+      for (Segment segment : set.layout.shard(shard)) {
+        const int64_t offset = whole ? set.layout.offset(segment) : segment.shard_offset;
+        if (segment.tensor >= 0 && state != StateClass::kParameter &&
+            placement.moment_set[segment.tensor] < 0) {
+          segment.tensor = -1;
         }
+        if (segment.tensor < 0) segment.first = offset;
+        fn(buffer, offset, segment);
       }
-    };
-    visit(StateClass::kParameter, home.parameter, home.parameter_part);
-    visit(StateClass::kReducedGradient, home.gradient, home.gradient_part);
-    visit(StateClass::kExpAvg, home.exp_avg, home.moment_part);
-    visit(StateClass::kExpAvgSq, home.exp_avg_sq, home.moment_part);
+    }
   }
 }
+
+inline constexpr StateClass kStateClasses[] = {StateClass::kParameter, StateClass::kReducedGradient,
+                                               StateClass::kExpAvg, StateClass::kExpAvgSq};
 
 }  // namespace shardproof
 

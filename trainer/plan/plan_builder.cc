@@ -22,32 +22,18 @@ bool HasTrainable(const ModelDescription& model, const Stage& stage) {
                      [&](int32_t tensor) { return model.tensors[tensor].trainable; });
 }
 
-void AddOnce(std::vector<int32_t>& values, int32_t value) {
-  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-}
-
 }  // namespace
 
 PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank,
                          bool first_step)
     : run_(run), placement_(placement) {
   plan_.rank = rank;
+  set_seen_.assign(placement.sets.size(), 0);
   FindRuns();
   for (size_t set = 0; set < placement.sets.size(); ++set) DeclareSet(static_cast<int32_t>(set));
-  int64_t stateful_tensors = 0;
-  std::vector<bool> seen(run.model.tensors.size(), false);
-  for (size_t set = 0; set < placement.sets.size(); ++set) {
-    if (plan_.homes[set].exp_avg < 0) continue;
-    const FlatLayout& layout = placement.sets[set].layout;
-    for (const Segment& segment : layout.shard(layout.shards == 1 ? 0 : rank.value)) {
-      if (segment.tensor < 0 || placement.moment_set[segment.tensor] != static_cast<int32_t>(set))
-        continue;
-      if (!seen[segment.tensor]) ++stateful_tensors;
-      seen[segment.tensor] = true;
-    }
-  }
-  if (run.optimizer.kind == OptimizerKind::kAdamW) {
-    plan_.scalar_buffer = AddBuffer({.role = BufferRole::kScalar, .elements = stateful_tensors});
+  if (placement.counts_steps) {
+    plan_.scalar_buffer =
+        AddBuffer({.role = BufferRole::kScalar, .elements = TensorsWithMoments(placement, rank)});
     plan_.live_before.push_back(plan_.scalar_buffer);
   }
   if (!first_step) {
@@ -77,53 +63,43 @@ void PlanBuilder::FindRuns() {
   if (first_trainable_stage_ == stages) first_backward_run_ = static_cast<int32_t>(runs_.size());
 }
 
-// Parameters and moments are whole on every rank, sharded, or on an owner; the layout's
-// number of shards and `owner` say which.
 void PlanBuilder::DeclareSet(int32_t index) {
   const TensorSet& set = placement_.sets[index];
-  const Mode mode = run_.sharding.mode;
-  const int64_t shard = set.layout.shard_elements;
-  const int64_t full = set.layout.padded_elements();
-  const int32_t position = set.layout.shards == 1 ? 0 : plan_.rank.value;
-  const ElementRange own = {position * shard, shard};
-  const ElementRange all = {0, full};
-  const bool has_parameters =
-      !set.tensors.empty() && placement_.parameter_set[set.tensors[0]] == index;
-  const bool has_gradients = set.trainable && (set.unit >= 0 || set.bucket >= 0) && full > 0;
-  const bool has_moments =
-      set.trainable && full > 0 && (set.owner < 0 ? has_parameters : set.owner == plan_.rank.value);
-  const bool shards_parameters = set.unit >= 0;
-  const bool shards_gradients = set.unit >= 0 || mode == Mode::kZero2;
-  const MemoryTier state_tier = run_.sharding.optimizer_tier;
-  SetHome home;
-  BufferSpec spec = {.unit = set.unit, .bucket = set.bucket, .set = index};
-  const auto declare = [&](BufferRole role, MemoryTier tier, int64_t elements) {
-    spec.role = role;
-    spec.tier = tier;
-    spec.elements = elements;
-    return AddBuffer(spec);
+  const auto declare = [&](BufferRole role, MemoryTier tier, Keeps keeps) {
+    const int64_t elements =
+        keeps == Keeps::kWhole ? set.layout.padded_elements() : set.layout.shard_elements;
+    return AddBuffer({.role = role,
+                      .tier = tier,
+                      .elements = elements,
+                      .unit = set.unit,
+                      .bucket = set.bucket,
+                      .set = index});
   };
-  if (has_parameters && full > 0) {
-    home.parameter_part = shards_parameters ? own : all;
-    home.parameter =
-        declare(BufferRole::kParameter, run_.sharding.parameter_tier, home.parameter_part.count);
+  SetHome home;
+  if (set.parameter != Keeps::kNothing) {
+    home.parameter = declare(BufferRole::kParameter, run_.sharding.parameter_tier, set.parameter);
     plan_.live_before.push_back(home.parameter);
   }
-  if (has_gradients) {
-    home.gradient_part = shards_gradients ? own : all;
-    home.gradient = declare(BufferRole::kGradient, MemoryTier::kDevice, home.gradient_part.count);
+  if (set.gradient != Keeps::kNothing) {
+    home.gradient = declare(BufferRole::kGradient, MemoryTier::kDevice, set.gradient);
   }
-  const bool adamw = run_.optimizer.kind == OptimizerKind::kAdamW;
-  if (has_moments && (adamw || run_.optimizer.momentum != 0)) {
-    home.moment_part = own;
-    home.exp_avg = declare(BufferRole::kOptimizerState, state_tier, shard);
-    plan_.live_before.push_back(home.exp_avg);
-    if (adamw) {
-      home.exp_avg_sq = declare(BufferRole::kOptimizerState, state_tier, shard);
-      plan_.live_before.push_back(home.exp_avg_sq);
-    }
+  if (KeepsMoments(set, plan_.rank)) {
+    const auto moment = [&] {
+      const int32_t buffer =
+          declare(BufferRole::kOptimizerState, run_.sharding.optimizer_tier, Keeps::kShard);
+      plan_.live_before.push_back(buffer);
+      return buffer;
+    };
+    home.exp_avg = moment();
+    if (placement_.moments_per_element > 1) home.exp_avg_sq = moment();
   }
   plan_.homes.push_back(home);
+}
+
+// The rank's own shard in a buffer that keeps the set whole or just that shard.
+ElementRange PlanBuilder::OwnPart(const TensorSet& set, Keeps keeps) const {
+  const int64_t shard = set.layout.shard_elements;
+  return {keeps == Keeps::kWhole ? ShardOf(set, plan_.rank) * shard : 0, shard};
 }
 
 void PlanBuilder::DeclareActivations() {
@@ -251,37 +227,41 @@ void PlanBuilder::Reshard(int32_t set, int32_t full, Phase phase, int32_t micro_
   Issue(SetOp(OpKind::kReshard, set, phase, StreamId::kCompute, micro_batch));
 }
 
-void PlanBuilder::UseParameters(Op& op, const ComputeRun& run,
-                                const std::vector<int32_t>& buffers) {
-  std::vector<int32_t> sets;
+// The sets of the run's tensors, each once, in order of first use.
+const std::vector<int32_t>& PlanBuilder::SetsOf(const ComputeRun& run,
+                                                const std::vector<int32_t>& set_of_tensor) {
+  run_sets_.clear();
+  ++sets_seen_;
   for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
     for (int32_t tensor : run_.model.stages[stage].tensors) {
-      AddOnce(sets, placement_.parameter_set[tensor]);
+      const int32_t set = set_of_tensor[tensor];
+      if (set < 0 || set_seen_[set] == sets_seen_) continue;
+      set_seen_[set] = sets_seen_;
+      run_sets_.push_back(set);
     }
   }
+  return run_sets_;
+}
+
+void PlanBuilder::UseParameters(Op& op, const ComputeRun& run,
+                                const std::vector<int32_t>& buffers) {
   op.first_parameter_use = static_cast<int32_t>(plan_.parameter_uses.size());
-  op.parameter_use_count = static_cast<int32_t>(sets.size());
-  for (int32_t set : sets) {
+  for (int32_t set : SetsOf(run, placement_.parameter_set)) {
     plan_.parameter_uses.push_back({set, buffers[set], false});
     AccessAll(buffers[set], AccessKind::kRead);
+    ++op.parameter_use_count;
   }
 }
 
 void PlanBuilder::UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
                                bool accumulate) {
-  std::vector<int32_t> sets;
-  for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
-    for (int32_t tensor : run_.model.stages[stage].tensors) {
-      if (placement_.gradient_set[tensor] >= 0) AddOnce(sets, placement_.gradient_set[tensor]);
-    }
-  }
   op.first_gradient_use = static_cast<int32_t>(plan_.gradient_uses.size());
-  op.gradient_use_count = static_cast<int32_t>(sets.size());
-  for (int32_t set : sets) {
+  for (int32_t set : SetsOf(run, placement_.gradient_set)) {
     plan_.gradient_uses.push_back({set, buffers[set], accumulate});
     AllocateIfDead(buffers[set]);
     if (accumulate) AccessAll(buffers[set], AccessKind::kRead);
     AccessAll(buffers[set], AccessKind::kWrite);
+    ++op.gradient_use_count;
   }
 }
 
@@ -382,27 +362,25 @@ void PlanBuilder::Scale(int32_t set, int32_t buffer, StreamId stream, int32_t mi
 void PlanBuilder::AddUpdates(int32_t index) {
   const TensorSet& set = placement_.sets[index];
   const SetHome& state = home(index);
-  const int32_t position = set.layout.shards == 1 ? 0 : plan_.rank.value;
-  for (const Segment& segment : set.layout.shard(position)) {
+  for (const Segment& segment : set.layout.shard(ShardOf(set, plan_.rank))) {
     if (segment.tensor < 0 || placement_.moment_set[segment.tensor] != index) continue;
     UpdateRange update;
     update.tensor = segment.tensor;
     update.count = segment.count;
-    const int64_t in_full = set.layout.offset(segment);
     const auto at = [&](int32_t buffer, int64_t first) {
       return BufferRange{buffer, {first, segment.count}};
     };
-    update.parameter = at(state.parameter, in_full - state.parameter_part.first);
+    update.parameter =
+        at(state.parameter, OwnPart(set, set.parameter).first + segment.shard_offset);
     update.exp_avg = at(state.exp_avg, segment.shard_offset);
     update.exp_avg_sq = at(state.exp_avg_sq, segment.shard_offset);
     const int32_t gradient_set = placement_.gradient_set[segment.tensor];
-    const SetHome& reduced = home(gradient_set);
-    // Gradients of another set (zero1_broadcast) are whole there, in one piece.
-    const int64_t gradient_at = gradient_set == index
-                                    ? in_full - state.gradient_part.first
-                                    : placement_.gradient_offset[segment.tensor] + segment.first;
-    update.gradient = at(reduced.gradient, gradient_at);
-    if (gradient_set != index) {
+    if (gradient_set == index) {
+      update.gradient = at(state.gradient, OwnPart(set, set.gradient).first + segment.shard_offset);
+    } else {
+      // Gradients of another set (zero1_broadcast) are whole there, in one piece.
+      update.gradient = at(home(gradient_set).gradient,
+                           placement_.gradient_offset[segment.tensor] + segment.first);
       Access(update.gradient.buffer, AccessKind::kRead, update.gradient.range);
     }
     plan_.updates.push_back(update);
@@ -415,14 +393,10 @@ void PlanBuilder::AddUpdates(int32_t index) {
 void PlanBuilder::TouchState(int32_t index) {
   const TensorSet& set = placement_.sets[index];
   const SetHome& state = home(index);
-  const int64_t shard = set.layout.shard_elements;
-  const int64_t own = set.layout.shards == 1 ? 0 : plan_.rank.value * shard;
-  if (state.gradient >= 0) {
-    Access(state.gradient, AccessKind::kRead, {own - state.gradient_part.first, shard});
-  }
-  const BufferRange parts[] = {{state.parameter, {own - state.parameter_part.first, shard}},
-                               {state.exp_avg, {0, shard}},
-                               {state.exp_avg_sq, {0, shard}}};
+  Access(state.gradient, AccessKind::kRead, OwnPart(set, set.gradient));
+  const BufferRange parts[] = {{state.parameter, OwnPart(set, set.parameter)},
+                               {state.exp_avg, OwnPart(set, Keeps::kShard)},
+                               {state.exp_avg_sq, OwnPart(set, Keeps::kShard)}};
   for (const BufferRange& part : parts) {
     Access(part.buffer, AccessKind::kRead, part.range);
     Access(part.buffer, AccessKind::kWrite, part.range);

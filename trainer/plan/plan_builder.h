@@ -97,6 +97,9 @@ class PlanBuilder {
                   int32_t micro_batch, int64_t elements) const;
   void AddUpdates(int32_t set);
   void TouchState(int32_t set);
+  ElementRange OwnPart(const TensorSet& set, Keeps keeps) const;
+  const std::vector<int32_t>& SetsOf(const ComputeRun& run,
+                                     const std::vector<int32_t>& set_of_tensor);
   void UseParameters(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers);
   void UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
                     bool accumulate);
@@ -111,6 +114,9 @@ class PlanBuilder {
   Last last_free_ = {-1, -1};
   Last waited_ = {-1, -1};  // by stream: the last op of the other stream it is ordered after
   std::vector<PlanAccess> pending_;
+  std::vector<int32_t> run_sets_;
+  std::vector<int32_t> set_seen_;  // by set: the last SetsOf that listed it
+  int32_t sets_seen_ = 0;
 };
 
 }  // namespace shardproof

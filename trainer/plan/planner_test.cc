@@ -512,7 +512,7 @@ TEST(PlanState, HasTheBuffersAndHomesOfTheStep) {
     ASSERT_EQ(state.homes.size(), step.homes.size());
     for (size_t set = 0; set < state.homes.size(); ++set) {
       EXPECT_EQ(state.homes[set].parameter, step.homes[set].parameter);
-      EXPECT_EQ(state.homes[set].gradient_part, step.homes[set].gradient_part);
+      EXPECT_EQ(state.homes[set].gradient, step.homes[set].gradient);
     }
     for (size_t buffer = 0; buffer < state.buffers.size(); ++buffer) {
       EXPECT_EQ(state.buffers[buffer].role, step.buffers[buffer].role);

@@ -94,17 +94,13 @@ struct Op {
   int32_t first_gradient_use = 0, gradient_use_count = 0;
 };
 
-// Where a set's state lies between steps. -1: this rank keeps none.
+// Where a set's state lies between steps; the set says how much of it a rank keeps. -1: this
+// rank keeps none.
 struct SetHome {
   int32_t parameter = -1;
   int32_t gradient = -1;  // reduced
   int32_t exp_avg = -1;
   int32_t exp_avg_sq = -1;
-  // The set's full padded buffer begins at this element of `parameter` or `gradient`
-  // (shards: the shard's place in the full buffer; whole buffers: 0).
-  ElementRange parameter_part;
-  ElementRange gradient_part;
-  ElementRange moment_part;
 };
 
 struct StepPlan {

@@ -19,6 +19,9 @@ class PlacementBuilder {
     placement_.moment_set.assign(tensors, -1);
     placement_.gradient_offset.assign(tensors, 0);
     placement_.moment_offset.assign(tensors, 0);
+    placement_.counts_steps = run.optimizer.kind == OptimizerKind::kAdamW;
+    placement_.moments_per_element =
+        placement_.counts_steps ? 2 : (run.optimizer.momentum != 0 ? 1 : 0);
   }
 
   // Adds a set over `shards` ranks and returns its index.
@@ -26,22 +29,30 @@ class PlacementBuilder {
     TensorSet set;
     set.layout = MakeLayout(run_.model, tensors, kind, shards,
                             DtypeBytes(run_.sharding.precision.parameter));
-    set.trainable = std::any_of(tensors.begin(), tensors.end(), [&](int32_t tensor) {
-      return run_.model.tensors[tensor].trainable;
-    });
+    for (int32_t tensor : tensors) {
+      const int64_t elements = Elements(run_.model.tensors[tensor]);
+      set.tensor_elements += elements;
+      if (run_.model.tensors[tensor].trainable) set.trainable_elements += elements;
+    }
+    set.trainable = set.trainable_elements > 0;
     set.tensors = std::move(tensors);
     placement_.sets.push_back(std::move(set));
     return static_cast<int32_t>(placement_.sets.size()) - 1;
   }
 
-  void PlaceParameters(int32_t set) {
-    for (int32_t tensor : placement_.sets[set].tensors) placement_.parameter_set[tensor] = set;
+  void PlaceParameters(int32_t index, Keeps keeps) {
+    TensorSet& set = placement_.sets[index];
+    if (!set.tensors.empty()) set.parameter = keeps;
+    for (int32_t tensor : set.tensors) placement_.parameter_set[tensor] = index;
   }
-  void PlaceGradients(int32_t set) {
-    PlaceTrainable(set, placement_.gradient_set, placement_.gradient_offset);
+  void PlaceGradients(int32_t index, Keeps keeps) {
+    if (placement_.sets[index].trainable) placement_.sets[index].gradient = keeps;
+    PlaceTrainable(index, placement_.gradient_set, placement_.gradient_offset);
   }
-  void PlaceMoments(int32_t set) {
-    PlaceTrainable(set, placement_.moment_set, placement_.moment_offset);
+  void PlaceMoments(int32_t index) {
+    placement_.sets[index].moments =
+        placement_.sets[index].trainable && placement_.moments_per_element > 0;
+    PlaceTrainable(index, placement_.moment_set, placement_.moment_offset);
   }
 
   TensorSet& set(int32_t index) { return placement_.sets[index]; }
@@ -66,8 +77,8 @@ void PlaceUnits(const RunDescription& run, PlacementBuilder& builder) {
     const int32_t set = builder.Add(UnitTensors(run.model, static_cast<int32_t>(unit)),
                                     run.sharding.layout, ShardCount(run.sharding));
     builder.set(set).unit = static_cast<int32_t>(unit);
-    builder.PlaceParameters(set);
-    builder.PlaceGradients(set);
+    builder.PlaceParameters(set, Keeps::kShard);
+    builder.PlaceGradients(set, Keeps::kShard);
     builder.PlaceMoments(set);
   }
 }
@@ -88,7 +99,7 @@ void PlaceOwners(const RunDescription& run, PlacementBuilder& builder) {
     if (owned.empty()) continue;
     const int32_t set = builder.Add(std::move(owned), LayoutKind::kFlat, /*shards=*/1);
     builder.set(set).owner = rank;
-    builder.PlaceParameters(set);
+    builder.PlaceParameters(set, Keeps::kWhole);
     builder.PlaceMoments(set);
   }
 }
@@ -102,9 +113,9 @@ void PlaceBuckets(const RunDescription& run, PlacementBuilder& builder) {
             ? builder.Add(std::move(tensors), run.sharding.layout, ShardCount(run.sharding))
             : builder.Add(std::move(tensors), LayoutKind::kFlat, /*shards=*/1);
     builder.set(set).bucket = bucket++;
-    builder.PlaceGradients(set);
+    builder.PlaceGradients(set, mode == Mode::kZero2 ? Keeps::kShard : Keeps::kWhole);
     if (mode == Mode::kZero1Broadcast) continue;
-    builder.PlaceParameters(set);
+    builder.PlaceParameters(set, Keeps::kWhole);
     builder.PlaceMoments(set);
   }
   if (mode == Mode::kZero1Broadcast) PlaceOwners(run, builder);
@@ -113,7 +124,8 @@ void PlaceBuckets(const RunDescription& run, PlacementBuilder& builder) {
     if (!run.model.tensors[tensor].trainable) frozen.push_back(static_cast<int32_t>(tensor));
   }
   if (!frozen.empty()) {
-    builder.PlaceParameters(builder.Add(std::move(frozen), LayoutKind::kFlat, /*shards=*/1));
+    builder.PlaceParameters(builder.Add(std::move(frozen), LayoutKind::kFlat, /*shards=*/1),
+                            Keeps::kWhole);
   }
 }
 
@@ -127,6 +139,28 @@ Placement MakePlacement(const RunDescription& run) {
     PlaceBuckets(run, builder);
   }
   return builder.Take();
+}
+
+int32_t ShardOf(const TensorSet& set, Rank rank) { return set.layout.shards == 1 ? 0 : rank.value; }
+
+bool KeepsMoments(const TensorSet& set, Rank rank) {
+  return set.moments && (set.owner < 0 || set.owner == rank.value);
+}
+
+int64_t TensorsWithMoments(const Placement& placement, Rank rank) {
+  int64_t tensors = 0;
+  for (const TensorSet& set : placement.sets) {
+    if (!KeepsMoments(set, rank)) continue;
+    const bool all_trainable = set.trainable_elements == set.tensor_elements;
+    int32_t counted = -1;
+    for (const Segment& segment : set.layout.shard(ShardOf(set, rank))) {
+      if (segment.tensor < 0 || segment.tensor == counted) continue;
+      if (!all_trainable && placement.moment_set[segment.tensor] < 0) continue;
+      counted = segment.tensor;
+      ++tensors;
+    }
+  }
+  return tensors;
 }
 
 void AppendPiece(const Piece& piece, std::vector<Piece>& pieces) {
