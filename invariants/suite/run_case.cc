@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "invariants/checks/all_checks.h"
 #include "invariants/run_description/parse.h"
 #include "invariants/run_description/status_macros.h"
@@ -106,8 +107,10 @@ int64_t AvailableMemoryBytes() {
 }
 
 std::string ReplayLine(const RunDescription& run, EngineKind engine) {
+  // A model's path may hold a quote, and the line is pasted into a shell.
+  const std::string quoted = absl::StrReplaceAll(PrintRun(run), {{"'", "'\\''"}});
   return absl::StrCat("replay: ci/bazel run //invariants:audit -- --engine=", Name(engine),
-                      " --run='", PrintRun(run), "'");
+                      " --run='", quoted, "'");
 }
 
 }  // namespace shardproof

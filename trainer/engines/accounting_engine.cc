@@ -1,7 +1,7 @@
 #include "trainer/engines/accounting_engine.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/plan_observer.h"
@@ -32,35 +32,42 @@ class AccountingEngine : public Engine {
         EventsOfPlan(PlanStep(run_, placement_, Rank{0}, first_step), all));
   }
 
+  // Replicated ranks are alike and shown once.
   void ObserveStates() {
     const int32_t ranks = run_.sharding.world_size.value;
     const bool alike = run_.sharding.mode == Mode::kReplicated;
-    const bool owners = HasOwners();
-    StepPlan plan = PlanState(run_, placement_, Rank{0});
-    for (int32_t rank = 0; rank < (alike ? 1 : ranks); ++rank) {
-      if (rank > 0 && owners) plan = PlanState(run_, placement_, Rank{rank});
-      // Owners have buffers of their own, and the events shown know only rank 0's.
-      const bool buffers_known = rank == 0 || !owners;
+    const std::vector<StateBytes> bytes = BytesOfRanks(placement_, alike ? 1 : ranks);
+    for (int32_t rank = 0; rank < static_cast<int32_t>(bytes.size()); ++rank) {
       RankState state;
       state.ranks = {rank, 1, alike ? ranks : 1};
-      state.bytes = BytesOfRank(placement_, Rank{rank});
-      ForEachStateSegment(placement_, plan.homes, Rank{rank}, StateClass::kExpAvg,
-                          [&](int32_t buffer, int64_t offset, const Segment& segment) {
-                            state.segments.push_back({StateClass::kExpAvg,
-                                                      segment.tensor,
-                                                      {segment.first, segment.count},
-                                                      buffers_known ? buffer : -1,
-                                                      offset,
-                                                      nullptr});
-                          });
+      state.bytes = bytes[rank];
       observation_.states.push_back(std::move(state));
+    }
+    const StepPlan plan = PlanState(run_, placement_, Rank{0});
+    for (size_t set = 0; set < placement_.sets.size(); ++set) {
+      for (int32_t rank = 0; rank < static_cast<int32_t>(bytes.size()); ++rank) {
+        ObserveOwned(plan, set, Rank{rank});
+      }
     }
   }
 
-  // Whether moments of some set are on one rank alone, so that ranks have other buffers.
-  bool HasOwners() const {
-    return std::any_of(placement_.sets.begin(), placement_.sets.end(),
-                       [](const TensorSet& set) { return set.owner >= 0; });
+  // Owners have buffers of their own, and the events shown know only rank 0's.
+  void ObserveOwned(const StepPlan& plan, size_t index, Rank rank) {
+    const TensorSet& set = placement_.sets[index];
+    if (!KeepsMoments(set, rank)) return;
+    SetHome home = plan.homes[index];
+    const bool buffer_known = set.owner < 0 || rank.value == 0;
+    if (!buffer_known) home.exp_avg = 0;
+    ForEachSegmentOfSet(
+        placement_, index, home, rank, StateClass::kExpAvg,
+        [&](int32_t buffer, int64_t offset, const Segment& segment) {
+          observation_.states[rank.value].segments.push_back({StateClass::kExpAvg,
+                                                              segment.tensor,
+                                                              {segment.first, segment.count},
+                                                              buffer_known ? buffer : -1,
+                                                              offset,
+                                                              nullptr});
+        });
   }
 
   const RunDescription& run_;

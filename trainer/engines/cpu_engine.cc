@@ -107,7 +107,10 @@ class CpuEngine : public Engine {
 
  private:
   explicit CpuEngine(const RunDescription& run)
-      : run_(run), placement_(MakePlacement(run)), random_(run.data.seed) {}
+      : run_(run),
+        placement_(MakePlacement(run)),
+        bytes_(BytesOfRanks(placement_, run.sharding.world_size.value)),
+        random_(run.data.seed) {}
 
   Program& program(RankRuntime& rank) { return step_ == 0 ? rank.first : rank.steady; }
 
@@ -157,7 +160,7 @@ class CpuEngine : public Engine {
   RankState StateOf(RankRuntime& rank, Rank id) {
     RankState state;
     state.ranks = {id.value, 1, 1};
-    state.bytes = BytesOfRank(placement_, id);
+    state.bytes = bytes_[id.value];
     std::vector<bool> has_state(run_.model.tensors.size(), false);
     for (StateClass cls : kStateClasses) {
       ForEachStateSegment(placement_, rank.steady.plan.homes, id, cls,
@@ -381,6 +384,7 @@ class CpuEngine : public Engine {
 
   const RunDescription& run_;
   const Placement placement_;
+  const std::vector<StateBytes> bytes_;  // by rank
   std::unique_ptr<ModelCompute> compute_;
   std::unique_ptr<StageRunner> stages_;
   std::unique_ptr<SimulatedWorld> world_;

@@ -82,36 +82,65 @@ int32_t BufferOf(StateClass state, const SetHome& home) {
   return -1;
 }
 
-StateBytes BytesOfRank(const Placement& placement, Rank rank) {
-  constexpr int64_t kBytes = 4;  // float32 throughout; CanPlan refuses other dtypes
-  StateBytes bytes;
+namespace {
+
+constexpr int64_t kBytes = 4;  // float32 throughout; CanPlan refuses other dtypes
+
+// One rank's part of one set.
+struct OwnElements {
+  int64_t all = 0;
+  int64_t trainable = 0;
+  int64_t tensors_with_moments = 0;
+};
+
+OwnElements CountOwn(const Placement& placement, const TensorSet& set, int32_t shard) {
+  const bool all_trainable = set.trainable_elements == set.tensor_elements;
+  OwnElements own;
+  int32_t counted = -1;
+  for (const Segment& segment : set.layout.shard(shard)) {
+    if (segment.tensor < 0) continue;
+    own.all += segment.count;
+    if (!all_trainable && placement.moment_set[segment.tensor] < 0) continue;
+    own.trainable += segment.count;
+    own.tensors_with_moments += segment.tensor != counted;
+    counted = segment.tensor;
+  }
+  return own;
+}
+
+void AddSet(const Placement& placement, const TensorSet& set, Rank rank, const OwnElements& own,
+            StateBytes& bytes) {
+  const auto add = [&](Keeps keeps, int64_t whole, int64_t part, int64_t& line) {
+    if (keeps == Keeps::kNothing) return;
+    const bool all = keeps == Keeps::kWhole;
+    const int64_t held = all ? set.layout.padded_elements() : set.layout.shard_elements;
+    const int64_t logical = all ? whole : part;
+    line += logical * kBytes;
+    bytes.padding += (held - logical) * kBytes;
+  };
+  add(set.parameter, set.tensor_elements, own.all, bytes.parameter);
+  add(set.gradient, set.trainable_elements, own.trainable, bytes.gradient);
+  if (!KeepsMoments(set, rank)) return;
+  for (int32_t moment = 0; moment < placement.moments_per_element; ++moment) {
+    add(Keeps::kShard, 0, own.trainable, bytes.optimizer);
+  }
+  if (placement.counts_steps) bytes.scalar += own.tensors_with_moments * kBytes;
+}
+
+}  // namespace
+
+std::vector<StateBytes> BytesOfRanks(const Placement& placement, int32_t ranks) {
+  std::vector<StateBytes> bytes(ranks);
+  // Set by set, not rank by rank: a layout is read once, while it is in cache.
   for (const TensorSet& set : placement.sets) {
-    int64_t own_elements = 0;
-    int64_t own_trainable = 0;
-    const bool all_trainable = set.trainable_elements == set.tensor_elements;
-    for (const Segment& segment : set.layout.shard(ShardOf(set, rank))) {
-      if (segment.tensor < 0) continue;
-      own_elements += segment.count;
-      if (all_trainable || placement.moment_set[segment.tensor] >= 0) {
-        own_trainable += segment.count;
+    OwnElements own;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      if (rank == 0 || set.layout.shards > 1) {
+        own = CountOwn(placement, set, ShardOf(set, Rank{rank}));
       }
-    }
-    const auto add = [&](Keeps keeps, int64_t whole, int64_t own, int64_t& line) {
-      if (keeps == Keeps::kNothing) return;
-      const bool all = keeps == Keeps::kWhole;
-      const int64_t held = all ? set.layout.padded_elements() : set.layout.shard_elements;
-      const int64_t logical = all ? whole : own;
-      line += logical * kBytes;
-      bytes.padding += (held - logical) * kBytes;
-    };
-    add(set.parameter, set.tensor_elements, own_elements, bytes.parameter);
-    add(set.gradient, set.trainable_elements, own_trainable, bytes.gradient);
-    for (int32_t moment = 0; moment < placement.moments_per_element; ++moment) {
-      add(KeepsMoments(set, rank) ? Keeps::kShard : Keeps::kNothing, 0, own_trainable,
-          bytes.optimizer);
+      AddSet(placement, set, Rank{rank}, own, bytes[rank]);
     }
   }
-  if (placement.counts_steps) bytes.scalar = TensorsWithMoments(placement, rank) * kBytes;
   return bytes;
 }
 

@@ -12,36 +12,43 @@ namespace shardproof {
 // The events of all operations in issue order, versions unknown. Event i is operation i.
 RankEvents EventsOfPlan(const StepPlan& plan, Group ranks);
 
-// Logical and padding bytes of what a rank keeps between steps.
-StateBytes BytesOfRank(const Placement& placement, Rank rank);
+// Logical and padding bytes of what each of the ranks keeps between steps.
+std::vector<StateBytes> BytesOfRanks(const Placement& placement, int32_t ranks);
 
 // The buffer in which a rank keeps this class of a set; -1: it keeps none.
 int32_t BufferOf(StateClass state, const SetHome& home);
 
-// Calls fn(buffer, offset in buffer, segment) for every run of elements of one class that the
-// rank of the plan keeps between steps. Frozen elements of gradients and moments come as
-// padding, whose segment.first is its offset in the buffer.
+// Calls fn(buffer, offset in buffer, segment) for every run of elements of one class of one set
+// that a rank with these homes keeps between steps. Frozen elements of gradients and moments
+// come as padding, whose segment.first is its offset in the buffer.
+template <typename Fn>
+void ForEachSegmentOfSet(const Placement& placement, size_t index, const SetHome& home, Rank rank,
+                         StateClass state, Fn fn) {
+  const TensorSet& set = placement.sets[index];
+  const int32_t buffer = BufferOf(state, home);
+  if (buffer < 0) return;
+  const bool whole = (state == StateClass::kParameter && set.parameter == Keeps::kWhole) ||
+                     (state == StateClass::kReducedGradient && set.gradient == Keeps::kWhole);
+  const int32_t own = ShardOf(set, rank);
+  for (int32_t shard = whole ? 0 : own; shard < (whole ? set.layout.shards : own + 1); ++shard) {
+    for (Segment segment : set.layout.shard(shard)) {
+      const int64_t offset = whole ? set.layout.offset(segment) : segment.shard_offset;
+      if (segment.tensor >= 0 && state != StateClass::kParameter &&
+          placement.moment_set[segment.tensor] < 0) {
+        segment.tensor = -1;
+      }
+      if (segment.tensor < 0) segment.first = offset;
+      fn(buffer, offset, segment);
+    }
+  }
+}
+
+// The same over all sets.
 template <typename Fn>
 void ForEachStateSegment(const Placement& placement, absl::Span<const SetHome> homes, Rank rank,
                          StateClass state, Fn fn) {
   for (size_t index = 0; index < placement.sets.size(); ++index) {
-    const TensorSet& set = placement.sets[index];
-    const int32_t buffer = BufferOf(state, homes[index]);
-    if (buffer < 0) continue;
-    const bool whole = (state == StateClass::kParameter && set.parameter == Keeps::kWhole) ||
-                       (state == StateClass::kReducedGradient && set.gradient == Keeps::kWhole);
-    const int32_t own = ShardOf(set, rank);
-    for (int32_t shard = whole ? 0 : own; shard < (whole ? set.layout.shards : own + 1); ++shard) {
-      for (Segment segment : set.layout.shard(shard)) {
-        const int64_t offset = whole ? set.layout.offset(segment) : segment.shard_offset;
-        if (segment.tensor >= 0 && state != StateClass::kParameter &&
-            placement.moment_set[segment.tensor] < 0) {
-          segment.tensor = -1;
-        }
-        if (segment.tensor < 0) segment.first = offset;
-        fn(buffer, offset, segment);
-      }
-    }
+    ForEachSegmentOfSet(placement, index, homes[index], rank, state, fn);
   }
 }
 

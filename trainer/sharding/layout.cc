@@ -14,7 +14,9 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
 // Collects segments shard by shard and fills what is left of each with padding.
 class ShardWriter {
  public:
-  ShardWriter(int32_t shards, int64_t shard_elements) {
+  ShardWriter(int32_t shards, int64_t shard_elements, size_t tensors) {
+    layout_.segments.reserve(static_cast<size_t>(shards) + 2 * tensors);
+    layout_.first_segment_of_rank.reserve(static_cast<size_t>(shards) + 1);
     layout_.shards = shards;
     layout_.shard_elements = shard_elements;
     layout_.first_segment_of_rank.push_back(0);
@@ -53,7 +55,7 @@ FlatLayout Flat(const ModelDescription& model, absl::Span<const int32_t> tensors
   for (int32_t tensor : tensors) {
     total = RoundUp(total, alignment) + Elements(model.tensors[tensor]);
   }
-  ShardWriter writer(shards, (total + shards - 1) / shards);
+  ShardWriter writer(shards, (total + shards - 1) / shards, tensors.size());
   int64_t position = 0;
   const auto emit = [&](int32_t tensor, int64_t count) {
     position += count;
@@ -78,7 +80,7 @@ FlatLayout Rows(const ModelDescription& model, absl::Span<const int32_t> tensors
     const int64_t row_elements = Elements(model.tensors[tensor]) / rows;
     shard_elements += (rows + shards - 1) / shards * row_elements;
   }
-  ShardWriter writer(shards, shard_elements);
+  ShardWriter writer(shards, shard_elements, tensors.size() * shards);
   for (int32_t rank = 0; rank < shards; ++rank) {
     for (int32_t tensor : tensors) {
       const int64_t rows = model.tensors[tensor].shape[0];
@@ -100,7 +102,7 @@ FlatLayout Owner(const ModelDescription& model, absl::Span<const int32_t> tensor
   for (size_t i = 0; i < tensors.size(); ++i) {
     load[owners[i]] += Elements(model.tensors[tensors[i]]);
   }
-  ShardWriter writer(shards, *std::max_element(load.begin(), load.end()));
+  ShardWriter writer(shards, *std::max_element(load.begin(), load.end()), tensors.size());
   for (int32_t rank = 0; rank < shards; ++rank) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (owners[i] == rank) writer.Add(tensors[i], 0, Elements(model.tensors[tensors[i]]));
