@@ -36,7 +36,7 @@ class AuditRunner {
     for (std::thread& thread : threads) thread.join();
     AuditReport report;
     report.engine = request_.engine;
-    report.required = request_.required;
+    report.required = request_.report.required;
     for (size_t i = 0; i < results_.size(); ++i) {
       if (results_[i]->status().code() == absl::StatusCode::kResourceExhausted && workers > 1) {
         results_[i] = RunMode(i, memory_bytes_);
@@ -83,16 +83,12 @@ int Main(int argc, char** argv) {
     return 0;
   }
   std::ofstream file;
-  if (!request->out.empty()) {
-    file.open(request->out);
-    if (!file) {
-      return BadInput(
-          absl::InvalidArgumentError(absl::StrCat("--out=", request->out, ": cannot be written")));
-    }
-  }
+  const absl::Status writable = OpenReport(request->report, file);
+  if (!writable.ok()) return BadInput(writable);
   if (request->explain) {
     std::ostream& explanation =
-        request->format == AuditFormat::kJson && request->out.empty() ? std::cerr : std::cout;
+        request->report.format == AuditFormat::kJson && request->report.out.empty() ? std::cerr
+                                                                                    : std::cout;
     for (const RunDescription& run : request->runs) explanation << ExplainStep(run);
     explanation << std::flush;
   }
@@ -100,11 +96,8 @@ int Main(int argc, char** argv) {
   const int64_t memory_bytes = AvailableMemoryBytes() / 10 * 9;
   const absl::StatusOr<AuditReport> report = AuditRunner(*request, memory_bytes).Run();
   if (!report.ok()) return BadInput(report.status());
-  const std::string text =
-      request->format == AuditFormat::kJson ? AuditJson(*report) : AuditTable(*report);
-  std::ostream& out = request->out.empty() ? std::cout : file;
-  out << text << std::flush;
-  if (!out) return BadInput(absl::DataLossError("the report could not be written"));
+  const absl::Status printed = PrintReport(*report, request->report, file);
+  if (!printed.ok()) return BadInput(printed);
   const int exit_code = AuditExitCode(*report);
   if (exit_code == 2) {
     BadInput(absl::UnimplementedError(

@@ -6,20 +6,17 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "invariants/report_request.h"
 #include "invariants/run_description/run_description.h"
 #include "invariants/suite/run_case.h"
 
 namespace shardproof {
 
-enum class AuditFormat : uint8_t { kTable, kJson };
-
 struct AuditRequest {
   std::string help;                  // not empty: --help was given, print this
   std::vector<RunDescription> runs;  // one a mode row
   EngineKind engine = EngineKind::kCpu;
-  std::vector<std::string> required;
-  AuditFormat format = AuditFormat::kTable;
-  std::string out;  // a file; empty: stdout
+  ReportRequest report;
   bool explain = false;
 };
 

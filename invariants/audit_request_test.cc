@@ -38,8 +38,8 @@ TEST(ParseAuditRequest, AModelAloneIsAuditedInAllEightRows) {
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->runs.size(), 8u);
   EXPECT_EQ(request->engine, EngineKind::kCpu);
-  EXPECT_EQ(request->format, AuditFormat::kTable);
-  EXPECT_TRUE(request->required.empty());
+  EXPECT_EQ(request->report.format, AuditFormat::kTable);
+  EXPECT_TRUE(request->report.required.empty());
   EXPECT_FALSE(request->explain);
   const RunDescription& run = request->runs[0];
   EXPECT_EQ(run.sharding.world_size.value, 4);
@@ -62,10 +62,10 @@ TEST(ParseAuditRequest, EveryFlagReachesTheRun) {
                                "grad_sync=last;bucket_cap_bytes=524288;optimizer=sgd;seed=99",
                                ImportModel)));
   EXPECT_EQ(request->engine, EngineKind::kAccounting);
-  EXPECT_EQ(request->format, AuditFormat::kJson);
-  EXPECT_EQ(request->out, "report.json");
+  EXPECT_EQ(request->report.format, AuditFormat::kJson);
+  EXPECT_EQ(request->report.out, "report.json");
   EXPECT_TRUE(request->explain);
-  EXPECT_THAT(request->required, ElementsAre("padding", "liveness"));
+  EXPECT_THAT(request->report.required, ElementsAre("padding", "liveness"));
 }
 
 TEST(ParseAuditRequest, LayoutIsForTheModesThatCutTensors) {
@@ -80,7 +80,7 @@ TEST(ParseAuditRequest, LayoutIsForTheModesThatCutTensors) {
 TEST(ParseAuditRequest, RequireAllMeansTheNineChecks) {
   const absl::StatusOr<AuditRequest> request = Parse({"--model=mlp:2x4", "--require=all"});
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->required, AllCheckNames());
+  EXPECT_EQ(request->report.required, AllCheckNames());
 }
 
 TEST(ParseAuditRequest, HelpNeedsNothingElse) {

@@ -34,6 +34,7 @@ absl::StatusOr<TrainRequest> ParseTrainRequest(int argc, const char* const* argv
   RunFlags run_flags;
   std::string engine = "cpu";
   std::string format = "table";
+  TrainRequest request;
   Flags flags(
       "Trains a model in one sharding mode and prints losses, state, collectives and memory. It "
       "judges nothing: that is //invariants:audit.\nExit 0: trained; 2: bad input, or a run this "
@@ -42,8 +43,9 @@ absl::StatusOr<TrainRequest> ParseTrainRequest(int argc, const char* const* argv
                   run_flags, flags);
   flags.String("engine", &engine, "accounting (no values, any size) or cpu");
   flags.String("format", &format, "table or json");
+  flags.String("observe", &request.observe,
+               "write what happened to this file, for //invariants:check to judge");
   SHARDPROOF_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  TrainRequest request;
   if (flags.help_asked()) {
     request.help = flags.Help();
     return request;

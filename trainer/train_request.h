@@ -17,6 +17,7 @@ struct TrainRequest {
   RunDescription run;
   EngineKind engine = EngineKind::kCpu;
   TrainFormat format = TrainFormat::kTable;
+  std::string observe;  // the observation file to write; empty: none
 };
 
 // InvalidArgument or NotFound in one line that names the flag, its value and what is accepted;

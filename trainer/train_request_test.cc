@@ -35,6 +35,12 @@ TEST(ParseTrainRequest, TakesOneModeRow) {
   EXPECT_EQ(request->format, TrainFormat::kJson);
 }
 
+TEST(ParseTrainRequest, ObservesOnlyWhenAsked) {
+  EXPECT_EQ(Parse({"--model=mlp:8x16", "--mode=zero2"})->observe, "");
+  EXPECT_EQ(Parse({"--model=mlp:8x16", "--mode=zero2", "--observe=run.jsonl"})->observe,
+            "run.jsonl");
+}
+
 TEST(ParseTrainRequest, AcceptsAnAliasThatMeansOneRow) {
   const absl::StatusOr<TrainRequest> request = Parse({"--model=mlp:8x16", "--mode=ddp"});
   ASSERT_TRUE(request.ok()) << request.status();

@@ -75,6 +75,17 @@ run_train --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json --engine=
 expect_trained
 [[ "$(grep -c '"loss": null' stdout)" == 2 ]] || fail "losses of an engine that computes none"
 
+# What happened, as a file: a line for the run and one a step; values only from an engine that computes them.
+run_train --model=mlp:2x8 --mode=zero2 --steps=2 --observe=run.jsonl
+expect_trained
+[[ "$(wc -l <run.jsonl)" == 3 ]] || fail "not three lines in run.jsonl"
+[[ "$(grep -c '"values":' run.jsonl)" == 2 ]] || fail "no values in run.jsonl"
+run_train --model=mlp:2x8 --mode=zero2 --steps=2 --engine=accounting --observe=run.jsonl
+expect_trained
+[[ "$(wc -l <run.jsonl)" == 3 ]] || fail "not three lines in run.jsonl"
+[[ "$(grep -c '"values":' run.jsonl || true)" == 0 ]] || fail "values in run.jsonl"
+expect_bad_input "--observe=nowhere/run.jsonl" --model=mlp:2x8 --mode=zero2 --observe=nowhere/run.jsonl
+
 expect_bad_input "--mode is missing" --model=mlp:2x8
 expect_bad_input "full_shard/none" --model=mlp:2x8 --mode=full_shard
 expect_bad_input "--colour" --model=mlp:2x8 --mode=zero2 --colour=red

@@ -53,6 +53,9 @@ struct CheckResult {
 
 inline constexpr int kMaxViolations = 16;
 
+// The reason of a check that compares with the reference and was given none.
+inline constexpr absl::string_view kNoReference = "no reference of this model was computed";
+
 class Check {
  public:
   virtual ~Check() = default;

@@ -68,7 +68,7 @@ void Liveness::Begin(const RunDescription& run) {
 
 bool Liveness::HasEvidence(const StepObservation& observed, const ReferenceStep* reference) {
   if (reference == nullptr || reference->tensors.size() != elements_.size()) {
-    findings_.NotObserved("no reference of this model was computed");
+    findings_.NotObserved(kNoReference);
     return false;
   }
   if (reference->step != observed.step) {

@@ -165,7 +165,7 @@ void NumericEquivalenceCheck::Begin(const RunDescription& run) {
 bool NumericEquivalenceCheck::HasEvidence(const StepObservation& observed,
                                           const ReferenceStep* reference) {
   if (reference == nullptr || reference->tensors.size() != elements_.size()) {
-    findings_.NotObserved("no reference of this model was computed");
+    findings_.NotObserved(kNoReference);
     return false;
   }
   if (reference->step != observed.step) {

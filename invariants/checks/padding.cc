@@ -55,12 +55,14 @@ uint64_t LayoutFingerprint(const StepObservation& observed) {
     hash = Mix(hash, static_cast<uint64_t>(state.ranks.first) << 32 ^ state.segments.size());
     hash = Mix(hash, static_cast<uint64_t>(state.ranks.stride) << 32 ^ state.ranks.count);
     for (const StateSegment& segment : state.segments) {
-      hash = Mix(hash, static_cast<uint64_t>(segment.state) << 60 ^
-                           static_cast<uint64_t>(static_cast<uint32_t>(segment.tensor)) << 28 ^
-                           static_cast<uint32_t>(segment.buffer));
-      hash = Mix(hash, segment.range.first);
-      hash = Mix(hash, segment.range.count);
-      hash = Mix(hash, segment.buffer_offset);
+      // The products do not wait for each other, only their sum for the segment before.
+      const uint64_t where = static_cast<uint64_t>(segment.state) << 60 ^
+                             static_cast<uint64_t>(static_cast<uint32_t>(segment.tensor)) << 28 ^
+                             static_cast<uint32_t>(segment.buffer);
+      hash = Mix(hash, where * 0xbf58476d1ce4e5b9u +
+                           static_cast<uint64_t>(segment.range.first) * 0x94d049bb133111ebu +
+                           static_cast<uint64_t>(segment.range.count) * 0xd6e8feb86659fd93u +
+                           static_cast<uint64_t>(segment.buffer_offset) * 0xa0761d6478bd642fu);
     }
   }
   return hash;

@@ -31,7 +31,7 @@ Json ViolationJson(const CheckResult& check, const Violation& violation,
   return json;
 }
 
-Json ChecksJson(const ModeReport& mode, EngineKind engine) {
+Json ChecksJson(const ModeReport& mode, const std::string& replay) {
   Json checks = Json::array();
   for (const CheckResult& check : mode.result.checks) {
     Json json;
@@ -40,7 +40,7 @@ Json ChecksJson(const ModeReport& mode, EngineKind engine) {
     if (!check.reason.empty()) json["reason"] = check.reason;
     json["violations"] = Json::array();
     for (const Violation& violation : check.violations) {
-      json["violations"].push_back(ViolationJson(check, violation, ReplayLine(mode.run, engine)));
+      json["violations"].push_back(ViolationJson(check, violation, replay));
     }
     json["violation_count"] = check.violation_count;
     checks.push_back(json);
@@ -48,7 +48,7 @@ Json ChecksJson(const ModeReport& mode, EngineKind engine) {
   return checks;
 }
 
-Json ModeJson(const ModeReport& mode, EngineKind engine) {
+Json ModeJson(const ModeReport& mode, const std::string& replay) {
   const CaseResult& result = mode.result;
   const NumericFigures& numeric = result.numeric;
   Json json;
@@ -57,7 +57,7 @@ Json ModeJson(const ModeReport& mode, EngineKind engine) {
   json["layout"] = Text(Name(mode.run.sharding.layout));
   json["verdict"] = Text(Name(result.verdict));
   if (!result.refusal.empty()) json["refusal"] = result.refusal;
-  json["checks"] = ChecksJson(mode, engine);
+  json["checks"] = ChecksJson(mode, replay);
   json["factors"] = FactorsJson(result.figures);
   json["collectives"] = CollectivesJson(result.figures);
   json["other_collectives"] = OtherCollectivesJson(result.figures);
@@ -77,10 +77,14 @@ std::string AuditJson(const AuditReport& report) {
   json["schema"] = "shardproof.audit/1";
   json["model"] = ModelJson(run.model);
   json["world_size"] = run.sharding.world_size.value;
-  json["engine"] = Text(Name(report.engine));
+  if (report.observation.empty()) {
+    json["engine"] = Text(Name(report.engine));
+  } else {
+    json["observation"] = report.observation;
+  }
   json["modes"] = Json::array();
   for (const ModeReport& mode : report.modes) {
-    json["modes"].push_back(ModeJson(mode, report.engine));
+    json["modes"].push_back(ModeJson(mode, ReplayLine(report, mode)));
   }
   return PrintJson(json);
 }

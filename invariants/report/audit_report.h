@@ -16,10 +16,14 @@ struct ModeReport {
 };
 
 struct AuditReport {
-  EngineKind engine = EngineKind::kCpu;
-  std::vector<ModeReport> modes;      // at least one; same model and world size
-  std::vector<std::string> required;  // checks that must not be not_observed
+  EngineKind engine = EngineKind::kCpu;  // means nothing where `observation` is set
+  std::string observation;               // the file that was judged; empty: an engine ran
+  std::vector<ModeReport> modes;         // at least one; same model and world size
+  std::vector<std::string> required;     // checks that must not be not_observed
 };
+
+// The command that judges this mode again: the audit of its run, or the check of its file.
+std::string ReplayLine(const AuditReport& report, const ModeReport& mode);
 
 // State and collectives, a row a mode, with legends; one verdict a mode and check; then why
 // evidence is missing, refusals, and every failed check in full with its replay line.

@@ -195,10 +195,18 @@ std::string Failures(const AuditReport& report) {
       for (const Violation& violation : check.violations) {
         absl::StrAppend(&text, Describe(check, violation), "\n");
       }
-      absl::StrAppend(&text, ReplayLine(mode.run, report.engine), "\n");
+      absl::StrAppend(&text, ReplayLine(report, mode), "\n");
     }
   }
   return text;
+}
+
+std::string Heading(const AuditReport& report) {
+  const RunDescription& run = report.modes[0].run;
+  if (report.observation.empty()) {
+    return absl::StrCat("shardproof audit of ", DescribeRun(run, Name(report.engine)));
+  }
+  return absl::StrCat("shardproof check of ", report.observation, "\n", DescribeRun(run, ""));
 }
 
 bool LacksEvidence(const ModeReport& mode, const std::vector<std::string>& required) {
@@ -210,10 +218,14 @@ bool LacksEvidence(const ModeReport& mode, const std::vector<std::string>& requi
 
 }  // namespace
 
+std::string ReplayLine(const AuditReport& report, const ModeReport& mode) {
+  return report.observation.empty() ? ReplayLine(mode.run, report.engine)
+                                    : ReplayLine(report.observation);
+}
+
 std::string AuditTable(const AuditReport& report) {
-  return absl::StrCat("shardproof audit of ", DescribeRun(report.modes[0].run, Name(report.engine)),
-                      "\n\n", StateTable(report), "\n", CollectiveTable(report), CheckTable(report),
-                      Reasons(report), Refusals(report), Failures(report));
+  return absl::StrCat(Heading(report), "\n\n", StateTable(report), "\n", CollectiveTable(report),
+                      CheckTable(report), Reasons(report), Refusals(report), Failures(report));
 }
 
 int AuditExitCode(const AuditReport& report) {

@@ -40,10 +40,10 @@ std::string DescribeRun(const RunDescription& run, absl::string_view engine) {
   return absl::StrCat(
       run.model.name, ": ", counted(parameters, "parameter", "s"), " (",
       FormatBytes(parameters * DtypeBytes(Dtype::kFloat32)), "), ", counted(units, "unit", "s"),
-      ", ", counted(run.sharding.world_size.value, "rank", "s"), ", ", engine, " engine, ",
-      counted(run.data.steps, "step", "s"), " of ",
-      counted(run.data.num_micro_batches, "micro-batch", "es"), " of ", run.data.micro_batch_size,
-      ", ", Name(run.optimizer.kind), ", seed ", run.data.seed);
+      ", ", counted(run.sharding.world_size.value, "rank", "s"), ", ",
+      engine.empty() ? "" : absl::StrCat(engine, " engine, "), counted(run.data.steps, "step", "s"),
+      " of ", counted(run.data.num_micro_batches, "micro-batch", "es"), " of ",
+      run.data.micro_batch_size, ", ", Name(run.optimizer.kind), ", seed ", run.data.seed);
 }
 
 }  // namespace shardproof

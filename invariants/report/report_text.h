@@ -20,7 +20,8 @@ std::string FormatBytes(int64_t bytes);
 std::string FormatFactor(double factor);
 
 // What all modes of a run have in common: "mlp:8x2048: 33,554,432 parameters (128.00 MiB),
-// 8 units, 4 ranks, cpu engine, 3 steps of 1 micro-batch of 16, adamw, seed 1".
+// 8 units, 4 ranks, cpu engine, 3 steps of 1 micro-batch of 16, adamw, seed 1". An empty engine is
+// left out.
 std::string DescribeRun(const RunDescription& run, absl::string_view engine);
 
 }  // namespace shardproof

@@ -16,41 +16,23 @@
 namespace shardproof {
 namespace {
 
-absl::StatusOr<std::vector<std::unique_ptr<Check>>> MakeChecks(
-    const std::vector<std::string>& names) {
-  if (names.empty()) return AllChecks();
-  std::vector<std::unique_ptr<Check>> checks;
-  for (const std::string& name : names) {
-    SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<Check> check, MakeCheck(name));
-    checks.push_back(std::move(check));
-  }
-  return checks;
-}
-
-Verdict Combine(const std::vector<CheckResult>& checks) {
-  for (const CheckResult& check : checks) {
-    if (check.verdict == Verdict::kFail) return Verdict::kFail;
-  }
-  return Verdict::kPass;
-}
-
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const RunDescription& run,
                                                    const CaseOptions& options) {
   if (options.engine == EngineKind::kAccounting) return MakeAccountingEngine(run);
   return MakeCpuEngine(run, options.memory_limit_bytes - ReplicatedTrainer::RequiredBytes(run));
 }
 
-absl::Status RunSteps(const RunDescription& run, const CaseOptions& options, Engine& engine,
-                      ReplicatedTrainer* oracle, const std::vector<std::unique_ptr<Check>>& checks,
-                      CaseResult& result) {
-  for (int64_t step = 0; step < run.data.steps; ++step) {
-    SHARDPROOF_ASSIGN_OR_RETURN(const StepObservation* const observed, engine.Step());
-    const ReferenceStep* const reference = oracle == nullptr ? nullptr : &oracle->Step();
-    for (const std::unique_ptr<Check>& check : checks) check->Step(*observed, reference);
-    if (step + 1 == run.data.steps) result.figures = SummarizeStep(run, *observed);
-    if (options.on_step) options.on_step(step + 1);
-  }
-  return absl::OkStatus();
+// A path may hold a quote, and replay lines are pasted into a shell.
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+// As many steps as the run has.
+StepSource StepsOf(Engine& engine, int64_t steps) {
+  return [&engine, steps]() mutable -> absl::StatusOr<const StepObservation*> {
+    if (steps-- == 0) return nullptr;
+    return engine.Step();
+  };
 }
 
 }  // namespace
@@ -68,30 +50,26 @@ absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text) {
 
 absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions& options) {
   SHARDPROOF_RETURN_IF_ERROR(Validate(run));
-  SHARDPROOF_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<Check>> checks,
-                              MakeChecks(options.checks));
-  CaseResult result;
+  // An unknown check is the caller's mistake even where the trainer refuses the run.
+  for (const std::string& name : options.checks) {
+    SHARDPROOF_RETURN_IF_ERROR(MakeCheck(name).status());
+  }
   absl::StatusOr<std::unique_ptr<Engine>> engine = MakeEngine(run, options);
   if (engine.status().code() == absl::StatusCode::kUnimplemented) {
+    CaseResult result;
     result.verdict = Verdict::kRefused;
     result.refusal = std::string(engine.status().message());
     return result;
   }
   SHARDPROOF_RETURN_IF_ERROR(engine.status());
-  std::unique_ptr<ReplicatedTrainer> oracle;
+  Oracle oracle;
   if (options.engine == EngineKind::kCpu) {
-    SHARDPROOF_ASSIGN_OR_RETURN(oracle, ReplicatedTrainer::Create(run));
+    SHARDPROOF_ASSIGN_OR_RETURN(oracle.trainer, ReplicatedTrainer::Create(run));
+  } else {
+    oracle.missing = "the accounting engine moves no values";
   }
-  for (const std::unique_ptr<Check>& check : checks) check->Begin(run);
-  SHARDPROOF_RETURN_IF_ERROR(RunSteps(run, options, **engine, oracle.get(), checks, result));
-  for (const std::unique_ptr<Check>& check : checks) {
-    result.checks.push_back(check->Finish());
-    if (const auto* numeric = dynamic_cast<const NumericEquivalence*>(check.get())) {
-      result.numeric = numeric->figures();
-    }
-  }
-  result.verdict = Combine(result.checks);
-  return result;
+  return JudgeSteps(run, StepsOf(**engine, run.data.steps), oracle,
+                    {.checks = options.checks, .on_step = options.on_step});
 }
 
 int64_t AvailableMemoryBytes() {
@@ -107,10 +85,13 @@ int64_t AvailableMemoryBytes() {
 }
 
 std::string ReplayLine(const RunDescription& run, EngineKind engine) {
-  // A model's path may hold a quote, and the line is pasted into a shell.
-  const std::string quoted = absl::StrReplaceAll(PrintRun(run), {{"'", "'\\''"}});
   return absl::StrCat("replay: ci/bazel run //invariants:audit -- --engine=", Name(engine),
-                      " --run='", quoted, "'");
+                      " --run=", Quoted(PrintRun(run)));
+}
+
+std::string ReplayLine(absl::string_view observation_path) {
+  return absl::StrCat("replay: ci/bazel run //invariants:check -- --observation=",
+                      Quoted(observation_path));
 }
 
 }  // namespace shardproof

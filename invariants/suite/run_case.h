@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "invariants/checks/check.h"
-#include "invariants/checks/numeric_equivalence.h"
-#include "invariants/report/figures.h"
+#include "absl/strings/string_view.h"
 #include "invariants/run_description/run_description.h"
+#include "invariants/suite/judge_steps.h"
 
 namespace shardproof {
 
@@ -31,14 +30,6 @@ struct CaseOptions {
   std::function<void(int64_t steps_done)> on_step;
 };
 
-struct CaseResult {
-  Verdict verdict = Verdict::kPass;  // fail over refused over pass
-  std::string refusal;               // why the trainer declined; else empty
-  std::vector<CheckResult> checks;   // in DESIGN's order; empty when refused
-  NumericFigures numeric;
-  StepFigures figures;  // of the last step
-};
-
 // A refusal is a result, not an error. ResourceExhausted: the run needs more memory than
 // allowed. Other errors: the run is invalid, or the engine failed (a deadlock, say).
 absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions& options);
@@ -48,6 +39,8 @@ int64_t AvailableMemoryBytes();
 
 // The command that runs this case again by itself.
 std::string ReplayLine(const RunDescription& run, EngineKind engine);
+// The command that judges this observation file again.
+std::string ReplayLine(absl::string_view observation_path);
 
 }  // namespace shardproof
 

@@ -4,7 +4,6 @@
 // The figures are fixtures/study/zero_state_study.json's; its README says who measured them.
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "invariants/suite/mode_rows.h"
 #include "invariants/suite/run_case.h"
 #include "property_tests/generators/case_generator.h"
+#include "property_tests/generators/rapidcheck_defaults.h"
 #include "rapidcheck.h"
 #include "trainer/engines/accounting_engine.h"
 #include "trainer/engines/cpu_engine.h"
@@ -367,8 +367,7 @@ TEST(SameTraining, EveryModeEndsWithTheSameBitsOnRandomCases) {
 }  // namespace shardproof
 
 int main(int argc, char** argv) {
-  // RapidCheck reads it once, at its first use; without a seed it would draw a fresh one.
-  setenv("RC_PARAMS", "seed=20261129 max_success=60", /*overwrite=*/0);
+  shardproof::SetRapidCheckDefaults(/*max_success=*/60);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -3,7 +3,6 @@
 // Hundreds of Bazel targets run this binary with other arguments (ci/rules/suite.bzl):
 //   --check=padding --mode=full_shard/backward_pre --world_size=4
 // The seed of the random cases is fixed; RC_PARAMS="seed=7 max_success=1000" changes it.
-#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "invariants/suite/mode_rows.h"
 #include "invariants/suite/run_case.h"
 #include "property_tests/generators/case_generator.h"
+#include "property_tests/generators/rapidcheck_defaults.h"
 #include "rapidcheck.h"
 #include "trainer/model/importers.h"
 
@@ -143,8 +143,7 @@ void Register(const char* name, const SuiteArguments& arguments) {
 
 int Main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  // RapidCheck reads it once, at its first use; without a seed it would draw a fresh one.
-  setenv("RC_PARAMS", "seed=20261129 max_success=24", /*overwrite=*/0);
+  SetRapidCheckDefaults(/*max_success=*/24);
   const absl::StatusOr<SuiteArguments> arguments = ParseArguments(argc, argv);
   if (!arguments.ok()) {
     std::cerr << "suite_test: " << arguments.status().message() << "\n";

@@ -43,11 +43,24 @@ class AccountingEngine : public Engine {
       state.bytes = bytes[rank];
       observation_.states.push_back(std::move(state));
     }
+    ReserveOwned();
     const StepPlan plan = PlanState(run_, placement_, Rank{0});
     for (size_t set = 0; set < placement_.sets.size(); ++set) {
       for (int32_t rank = 0; rank < static_cast<int32_t>(bytes.size()); ++rank) {
         ObserveOwned(plan, set, Rank{rank});
       }
+    }
+  }
+
+  // Millions of segments on a large model: growing would copy each of them several times.
+  void ReserveOwned() {
+    for (size_t rank = 0; rank < observation_.states.size(); ++rank) {
+      size_t segments = 0;
+      for (const TensorSet& set : placement_.sets) {
+        const Rank id = {static_cast<int32_t>(rank)};
+        if (KeepsMoments(set, id)) segments += set.layout.shard(ShardOf(set, id)).size();
+      }
+      observation_.states[rank].segments.reserve(segments);
     }
   }
 

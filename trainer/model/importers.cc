@@ -177,8 +177,7 @@ bool IsFileName(absl::string_view text) {
 
 absl::StatusOr<ModelDescription> ImportFile(absl::string_view text) {
   const std::string path(text);
-  // The whole path, not the file's name alone: a replay line must find the file again.
-  const std::string& name = path;
+  const std::string name = path.substr(path.rfind('/') + 1);  // for messages
   SHARDPROOF_ASSIGN_OR_RETURN(const int64_t bytes, FileBytes(path));
   return absl::EndsWith(text, ".json") ? ImportConfigFile(path, name, bytes)
                                        : ImportSafetensorsFile(path, name, bytes);
@@ -192,9 +191,9 @@ absl::StatusOr<ModelDescription> ImportModel(absl::string_view text) {
   const bool probe = absl::ConsumePrefix(&path, "probe:");
   if (IsFileName(path)) {
     SHARDPROOF_ASSIGN_OR_RETURN(ModelDescription model, ImportFile(path));
-    if (!probe) return model;
-    model.kind = ModelKind::kProbe;
-    model.name = absl::StrCat("probe:", model.name);
+    // The whole path, not the file's name alone: a replay line must find the file again.
+    model.name = std::string(text);
+    if (probe) model.kind = ModelKind::kProbe;
     return model;
   }
   if (probe) return ImportProbeShapes(text);

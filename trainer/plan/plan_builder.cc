@@ -1,6 +1,7 @@
 #include "trainer/plan/plan_builder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace shardproof {
@@ -29,6 +30,8 @@ PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, 
     : run_(run), placement_(placement) {
   plan_.rank = rank;
   set_seen_.assign(placement.sets.size(), 0);
+  plan_.buffers.reserve(6 * placement.sets.size() + 4 * run.model.stages.size());
+  plan_.ops.reserve(6 * placement.sets.size() + 4 * run.model.stages.size());
   FindRuns();
   for (size_t set = 0; set < placement.sets.size(); ++set) DeclareSet(static_cast<int32_t>(set));
   if (placement.counts_steps) {
@@ -151,21 +154,26 @@ void PlanBuilder::WaitFor(Op& op, int32_t other_op) {
 }
 
 void PlanBuilder::Issue(Op op) {
-  std::stable_sort(pending_.begin(), pending_.end(),
-                   [](const PlanAccess& a, const PlanAccess& b) { return a.kind < b.kind; });
   const int32_t index = static_cast<int32_t>(plan_.ops.size());
   const int32_t stream = Index(op.stream);
   const int32_t other = Other(op.stream);
   op.first_wait = static_cast<int32_t>(plan_.waits.size());
   op.first_access = static_cast<int32_t>(plan_.accesses.size());
   op.access_count = static_cast<int32_t>(pending_.size());
-  for (const PlanAccess& access : pending_) {
+  // By kind, and within a kind as they were stated.
+  for (AccessKind kind :
+       {AccessKind::kAllocate, AccessKind::kRead, AccessKind::kWrite, AccessKind::kFree}) {
+    std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(plan_.accesses),
+                 [kind](const PlanAccess& access) { return access.kind == kind; });
+  }
+  pending_.clear();
+  for (const PlanAccess& access : plan_.AccessesOf(op)) {
     const BufferState& state = buffers_[access.buffer];
     WaitFor(op, state.write[other]);
     if (access.kind != AccessKind::kRead) WaitFor(op, state.read[other]);
     if (access.kind == AccessKind::kAllocate) WaitFor(op, last_free_[other]);
   }
-  for (const PlanAccess& access : pending_) {
+  for (const PlanAccess& access : plan_.AccessesOf(op)) {
     BufferState& state = buffers_[access.buffer];
     (access.kind == AccessKind::kRead ? state.read : state.write)[stream] = index;
     if (access.kind == AccessKind::kAllocate) state.live = true;
@@ -174,8 +182,6 @@ void PlanBuilder::Issue(Op op) {
       last_free_[stream] = index;
     }
   }
-  plan_.accesses.insert(plan_.accesses.end(), pending_.begin(), pending_.end());
-  pending_.clear();
   plan_.ops.push_back(op);
 }
 
