@@ -94,6 +94,24 @@ const char* UsualCause(StateClass state) {
   return "";
 }
 
+// A count that says something: roundings are few ulp apart, wrong values millions.
+std::string UlpText(int64_t ulp) {
+  constexpr int64_t kMostThatMeansRounding = 4096;
+  return ulp > kMostThatMeansRounding ? "" : absl::StrCat(ulp, " ulp apart, ");
+}
+
+// What a gradient's ratio says, for names of NameRatio.
+absl::string_view CauseOfRatio(absl::string_view name) {
+  if (name == "N") return "gradients are summed over the ranks and never divided by N";
+  if (name == "1/N") return "divided by N twice, or only one rank's part was summed";
+  if (name == "K") return "summed over the micro-batches and never divided by K";
+  if (name == "1/K") return "divided by K twice, or only one micro-batch's part was summed";
+  if (name == "NK") return "summed over ranks and micro-batches and never divided by N*K";
+  if (name == "1/(NK)") return "divided by N*K twice";
+  if (name == "2^K") return "each micro-batch reduced the running sum again";
+  return "a divisor that is missing, doubled or of the wrong group, or a reduction that ran again";
+}
+
 class NumericEquivalenceCheck final : public NumericEquivalence {
  public:
   absl::string_view name() const override { return "numeric_equivalence"; }
@@ -387,9 +405,9 @@ void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segm
     violation.element = segment.range.first + index;
     violation.expected = FloatText(expected);
     const int64_t ulp = UlpDistance(actual, expected);
-    violation.actual = ulp < 0 ? absl::StrCat(FloatText(actual), ", and NaN equals nothing")
-                               : absl::StrFormat("%s, %d ulp apart, difference %.3g",
-                                                 FloatText(actual), ulp, apart);
+    violation.actual =
+        ulp < 0 ? absl::StrCat(FloatText(actual), ", and NaN equals nothing")
+                : absl::StrFormat("%s, %sdifference %.3g", FloatText(actual), UlpText(ulp), apart);
     if (expected != 0 && ulp >= 0) violation.ratio = static_cast<double>(actual) / expected;
     if (segment.state == StateClass::kParameter) {
       violation.tolerance_share = Magnitude(apart) / kParameterTolerance;
@@ -429,11 +447,18 @@ std::string NumericEquivalenceCheck::Cause(StateClass state, float actual, doubl
                         poison->buffer, ": it was read as if it held an element; see padding");
   }
   if (std::isnan(actual)) return "arithmetic made a NaN: an overflow, 0/0, or memory read as data";
-  const std::string ratio_name = ratio == 0 ? "" : NameRatio(ratio, *run_);
-  if (ratio_name.empty()) return UsualCause(state);
-  return absl::StrCat("the ratio is ", ratio_name,
-                      " (N ranks, K micro-batches): a divisor that is missing, doubled or of the "
-                      "wrong group, or a reduction that ran again");
+  // A second moment takes in the square of the gradient.
+  const bool squared = state == StateClass::kExpAvgSq && ratio > 0;
+  const std::string name = ratio == 0 ? "" : NameRatio(squared ? std::sqrt(ratio) : ratio, *run_);
+  if (name.empty()) return UsualCause(state);
+  const std::string where = absl::StrCat(
+      "the ratio is ", name, squared ? ", squared" : "", " (N = ", ShardCount(run_->sharding),
+      " ranks, K = ", run_->data.num_micro_batches,
+      run_->data.num_micro_batches == 1 ? " micro-batch): " : " micro-batches): ");
+  if (state == StateClass::kReducedGradient) return absl::StrCat(where, CauseOfRatio(name));
+  if (state == StateClass::kParameter) return absl::StrCat(where, "summed instead of copied");
+  return absl::StrCat(where, "the gradient that went into it was off by ", name,
+                      "; see the reduced gradient of this tensor");
 }
 
 }  // namespace

@@ -67,9 +67,9 @@ TEST_F(NumericEquivalenceTest, AGradientThatWasSummedIsNamedByItsRatioBeforeWhat
   EXPECT_EQ(gradient.tensor, "layers.0.weight");
   EXPECT_EQ(gradient.element, 5);
   EXPECT_THAT(gradient.expected, HasSubstr("6 (0x40c00000)"));
-  EXPECT_THAT(gradient.actual, HasSubstr("12 (0x41400000), 8388608 ulp apart, difference 6"));
+  EXPECT_THAT(gradient.actual, HasSubstr("12 (0x41400000), difference 6"));
   EXPECT_EQ(gradient.ratio, 2);
-  EXPECT_THAT(gradient.likely_cause, HasSubstr("the ratio is N"));
+  EXPECT_THAT(gradient.likely_cause, HasSubstr("the ratio is N (N = 2 ranks, K = 1 micro-batch)"));
   EXPECT_EQ(gradient.tolerance_share, 0);
   EXPECT_THAT(result.violations[1].rule, HasSubstr("exp_avg"));
   EXPECT_THAT(result.violations[2].rule, HasSubstr("update"));

@@ -29,7 +29,8 @@ std::string ReplayLine(const AuditReport& report, const ModeReport& mode);
 // evidence is missing, refusals, and every failed check in full with its replay line.
 std::string AuditTable(const AuditReport& report);
 
-// One object, schema "shardproof.audit/1"; ends in a newline.
+// One object, schema "shardproof.audit/1"; ends in a newline. It names the engine, or the
+// observation file.
 std::string AuditJson(const AuditReport& report);
 
 // 0: at least one mode passes, none fails, no required check lacks evidence. 1: a check

@@ -210,6 +210,22 @@ TEST(AuditTable, ShowsEveryFailureWithItsPlaceCauseAndReplayLine) {
   }
 }
 
+TEST(AuditReport, OfAFileNamesItAndReplaysItsCheck) {
+  AuditReport report = Report({Failing(Mode::kFullShard)});
+  report.observation = "it's/run.jsonl";
+  const std::string replay =
+      "replay: ci/bazel run //invariants:check -- --observation='it'\\''s/run.jsonl'";
+  const std::string table = AuditTable(report);
+  EXPECT_THAT(table, HasSubstr("shardproof check of it's/run.jsonl"));
+  EXPECT_THAT(table, HasSubstr(replay));
+  EXPECT_THAT(table, Not(HasSubstr("engine")));
+  const json document = json::parse(AuditJson(report));
+  EXPECT_EQ(document["observation"].get<std::string>(), "it's/run.jsonl");
+  EXPECT_FALSE(document.contains("engine"));
+  const json violation = document["modes"][0]["checks"][1]["violations"][0];
+  EXPECT_EQ(violation["replay"].get<std::string>(), replay);
+}
+
 TEST(AuditTable, ExplainsRefusalsAndMissingEvidence) {
   ModeReport unseen = Passing(Mode::kReplicated);
   unseen.result.checks[1] = Judged("padding", Verdict::kNotObserved);

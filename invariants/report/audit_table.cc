@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "invariants/closed_forms/closed_forms.h"
 #include "invariants/report/audit_report.h"
+#include "invariants/report/failure_text.h"
 #include "invariants/report/report_text.h"
 #include "invariants/report/text_table.h"
 
@@ -192,10 +193,7 @@ std::string Failures(const AuditReport& report) {
       absl::StrAppend(&text, "\n", ModeRowName(mode.run.sharding), " FAILS ", check.name, ", ",
                       check.violation_count,
                       check.violation_count == 1 ? " violation" : " violations", "\n");
-      for (const Violation& violation : check.violations) {
-        absl::StrAppend(&text, Describe(check, violation), "\n");
-      }
-      absl::StrAppend(&text, ReplayLine(report, mode), "\n");
+      absl::StrAppend(&text, FailureText(check), "\n", ReplayLine(report, mode), "\n");
     }
   }
   return text;
@@ -206,7 +204,9 @@ std::string Heading(const AuditReport& report) {
   if (report.observation.empty()) {
     return absl::StrCat("shardproof audit of ", DescribeRun(run, Name(report.engine)));
   }
-  return absl::StrCat("shardproof check of ", report.observation, "\n", DescribeRun(run, ""));
+  return absl::StrCat("shardproof check of ", report.observation,
+                      " against the closed forms of its mode and replicated (unsharded) training\n",
+                      DescribeRun(run, ""));
 }
 
 bool LacksEvidence(const ModeReport& mode, const std::vector<std::string>& required) {

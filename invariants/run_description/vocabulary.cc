@@ -1,81 +1,54 @@
 #include "invariants/run_description/vocabulary.h"
 
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "invariants/run_description/name_table.h"
 
 namespace shardproof {
 namespace {
 
-template <typename E>
-struct Entry {
-  E value;
-  absl::string_view name;
-};
-
-constexpr Entry<Dtype> kDtypes[] = {{Dtype::kFloat32, "float32"},
-                                    {Dtype::kBFloat16, "bfloat16"},
-                                    {Dtype::kFloat16, "float16"},
-                                    {Dtype::kFloat64, "float64"}};
-constexpr Entry<Mode> kModes[] = {
+constexpr NameTableEntry<Dtype> kDtypes[] = {{Dtype::kFloat32, "float32"},
+                                             {Dtype::kBFloat16, "bfloat16"},
+                                             {Dtype::kFloat16, "float16"},
+                                             {Dtype::kFloat64, "float64"}};
+constexpr NameTableEntry<Mode> kModes[] = {
     {Mode::kReplicated, "replicated"},          {Mode::kZero1Broadcast, "zero1_broadcast"},
     {Mode::kZero1AllGather, "zero1_allgather"}, {Mode::kZero2, "zero2"},
     {Mode::kShardGradOp, "shard_grad_op"},      {Mode::kFullShard, "full_shard"}};
-constexpr Entry<Prefetch> kPrefetches[] = {{Prefetch::kNotApplicable, "not_applicable"},
-                                           {Prefetch::kBackwardPre, "backward_pre"},
-                                           {Prefetch::kBackwardPost, "backward_post"},
-                                           {Prefetch::kNone, "none"}};
-constexpr Entry<LayoutKind> kLayouts[] = {{LayoutKind::kFlat, "flat"},
-                                          {LayoutKind::kFlatAligned, "flat_aligned"},
-                                          {LayoutKind::kRows, "rows"},
-                                          {LayoutKind::kOwner, "owner"}};
-constexpr Entry<GradSync> kGradSyncs[] = {{GradSync::kEvery, "every"}, {GradSync::kLast, "last"}};
-constexpr Entry<OptimizerKind> kOptimizers[] = {{OptimizerKind::kAdamW, "adamw"},
-                                                {OptimizerKind::kSgd, "sgd"}};
-constexpr Entry<MemoryTier> kTiers[] = {{MemoryTier::kDevice, "device"},
-                                        {MemoryTier::kHost, "host"}};
-constexpr Entry<CollectiveKind> kCollectives[] = {
+constexpr NameTableEntry<Prefetch> kPrefetches[] = {{Prefetch::kNotApplicable, "not_applicable"},
+                                                    {Prefetch::kBackwardPre, "backward_pre"},
+                                                    {Prefetch::kBackwardPost, "backward_post"},
+                                                    {Prefetch::kNone, "none"}};
+constexpr NameTableEntry<LayoutKind> kLayouts[] = {{LayoutKind::kFlat, "flat"},
+                                                   {LayoutKind::kFlatAligned, "flat_aligned"},
+                                                   {LayoutKind::kRows, "rows"},
+                                                   {LayoutKind::kOwner, "owner"}};
+constexpr NameTableEntry<GradSync> kGradSyncs[] = {{GradSync::kEvery, "every"},
+                                                   {GradSync::kLast, "last"}};
+constexpr NameTableEntry<OptimizerKind> kOptimizers[] = {{OptimizerKind::kAdamW, "adamw"},
+                                                         {OptimizerKind::kSgd, "sgd"}};
+constexpr NameTableEntry<MemoryTier> kTiers[] = {{MemoryTier::kDevice, "device"},
+                                                 {MemoryTier::kHost, "host"}};
+constexpr NameTableEntry<CollectiveKind> kCollectives[] = {
     {CollectiveKind::kAllReduce, "all_reduce"},
     {CollectiveKind::kAllGather, "all_gather"},
     {CollectiveKind::kReduceScatter, "reduce_scatter"},
     {CollectiveKind::kBroadcast, "broadcast"},
     {CollectiveKind::kBarrier, "barrier"}};
-constexpr Entry<Phase> kPhases[] = {{Phase::kForward, "forward"},
-                                    {Phase::kBackward, "backward"},
-                                    {Phase::kOptimizer, "optimizer"},
-                                    {Phase::kOther, "other"}};
-constexpr Entry<BufferRole> kRoles[] = {{BufferRole::kParameter, "parameter"},
-                                        {BufferRole::kUnshardedParameter, "unsharded_parameter"},
-                                        {BufferRole::kGradient, "gradient"},
-                                        {BufferRole::kUnreducedGradient, "unreduced_gradient"},
-                                        {BufferRole::kOptimizerState, "optimizer_state"},
-                                        {BufferRole::kScalar, "scalar"},
-                                        {BufferRole::kActivation, "activation"},
-                                        {BufferRole::kInput, "input"},
-                                        {BufferRole::kWorkspace, "workspace"}};
-constexpr Entry<StreamId> kStreamNames[] = {{StreamId::kCompute, "compute"},
-                                            {StreamId::kCommunication, "communication"}};
-
-template <typename E, size_t n>
-absl::string_view NameIn(const Entry<E> (&table)[n], E value) {
-  for (const Entry<E>& entry : table) {
-    if (entry.value == value) return entry.name;
-  }
-  return "?";
-}
-
-template <typename E, size_t n>
-absl::StatusOr<E> ParseIn(const Entry<E> (&table)[n], absl::string_view what,
-                          absl::string_view text) {
-  std::string accepted;
-  for (const Entry<E>& entry : table) {
-    if (entry.name == text) return entry.value;
-    absl::StrAppend(&accepted, accepted.empty() ? "" : ", ", entry.name);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " '", text, "' is unknown; accepted: ", accepted));
-}
+constexpr NameTableEntry<Phase> kPhases[] = {{Phase::kForward, "forward"},
+                                             {Phase::kBackward, "backward"},
+                                             {Phase::kOptimizer, "optimizer"},
+                                             {Phase::kOther, "other"}};
+constexpr NameTableEntry<BufferRole> kRoles[] = {
+    {BufferRole::kParameter, "parameter"},
+    {BufferRole::kUnshardedParameter, "unsharded_parameter"},
+    {BufferRole::kGradient, "gradient"},
+    {BufferRole::kUnreducedGradient, "unreduced_gradient"},
+    {BufferRole::kOptimizerState, "optimizer_state"},
+    {BufferRole::kScalar, "scalar"},
+    {BufferRole::kActivation, "activation"},
+    {BufferRole::kInput, "input"},
+    {BufferRole::kWorkspace, "workspace"}};
+constexpr NameTableEntry<StreamId> kStreamNames[] = {{StreamId::kCompute, "compute"},
+                                                     {StreamId::kCommunication, "communication"}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "invariants/observation/observation_io.h"
 #include "invariants/run_description/status_macros.h"
 
@@ -17,6 +18,25 @@ bool ShowsValues(const StepObservation& step) {
     return std::any_of(state.segments.begin(), state.segments.end(),
                        [](const StateSegment& segment) { return segment.values != nullptr; });
   });
+}
+
+// The closed forms write a step out operation by operation, and checks keep figures by rank. A
+// file of one line may name any number of either.
+absl::Status FitsInMemory(const RunDescription& run, int64_t memory_limit_bytes) {
+  constexpr double kBytesOfOperation = 1024;  // over all checks
+  constexpr double kBytesOfRank = 1024;
+  const ModelDescription& model = run.model;
+  const double operations =
+      static_cast<double>(run.data.num_micro_batches) *
+          static_cast<double>(2 * model.stages.size() + 3 * model.units.size()) +
+      static_cast<double>(2 * model.tensors.size());
+  const double bytes =
+      operations * kBytesOfOperation + run.sharding.world_size.value * kBytesOfRank;
+  if (bytes <= static_cast<double>(memory_limit_bytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "run: num_micro_batches %d and world_size %d make a step that needs about %.0f bytes to "
+      "judge; accepted: %d, which are free",
+      run.data.num_micro_batches, run.sharding.world_size.value, bytes, memory_limit_bytes));
 }
 
 }  // namespace
@@ -55,6 +75,7 @@ absl::StatusOr<JudgedFile> JudgeFile(std::istream* input, const ModelImporter& i
   SHARDPROOF_ASSIGN_OR_RETURN(ObservationReader reader, ObservationReader::Open(input, importer));
   JudgedFile judged;
   judged.run = reader.run();
+  SHARDPROOF_RETURN_IF_ERROR(FitsInMemory(judged.run, memory_limit_bytes));
   // Whether an oracle makes sense is decided by the first step, so that one is read ahead.
   SHARDPROOF_ASSIGN_OR_RETURN(std::optional<StoredStep> step, reader.Next());
   SHARDPROOF_ASSIGN_OR_RETURN(

@@ -29,7 +29,8 @@ struct JudgedFile {
 absl::StatusOr<Oracle> OracleFor(const RunDescription& run, const StepObservation& first,
                                  int64_t memory_limit_bytes);
 
-// InvalidArgument as ObservationReader; unknown checks as JudgeSteps.
+// InvalidArgument as ObservationReader; unknown checks as JudgeSteps. ResourceExhausted: a step
+// of the run is more than `memory_limit_bytes` can judge.
 absl::StatusOr<JudgedFile> JudgeFile(std::istream* input, const ModelImporter& importer,
                                      int64_t memory_limit_bytes, const JudgeOptions& options);
 
