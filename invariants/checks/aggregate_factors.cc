@@ -199,8 +199,9 @@ void AggregateFactors::CheckSegments(int64_t step, const RankState& state, bool 
     }
   }
   const int64_t moments = MomentsOf(run_->optimizer);
-  // Who owns an element is shown as exp_avg even where the optimizer keeps no moment.
-  if (!all_classes || moments == 0) shown.optimizer = moments * exp_avg;
+  // Exp_avg alone says who owns what, and stands for all moments. An optimizer without moments
+  // has none to show: there exp_avg counts like any other class.
+  if (!all_classes && moments > 0) shown.optimizer = moments * exp_avg;
   for (const ByteClass& of : kByteClasses) {
     if (of.bytes == &StateBytes::scalar) continue;  // counters have no segments
     if (!all_classes && of.bytes != &StateBytes::optimizer) continue;

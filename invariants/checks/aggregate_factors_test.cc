@@ -162,6 +162,30 @@ TEST(AggregateFactors, OwnershipAloneIsComparedWithTheOptimizerAlone) {
   EXPECT_TRUE(Has(result.violations[0].rule, "stated optimizer bytes"));
 }
 
+TEST(AggregateFactors, AnOptimizerWithoutMomentsShowsNone) {
+  RunDescription run = SmallRun();
+  run.optimizer.kind = OptimizerKind::kSgd;
+  run.optimizer.momentum = 0;
+  StepObservation observed;
+  observed.states = {
+      RankState{{0, 1, 1}, {20, 20, 0, 0, 0}, {}, {}},
+      RankState{{1, 1, 1}, {12, 12, 0, 16, 0}, {}, {}},
+  };
+  CheckResult result = Judge(run, observed);
+  EXPECT_EQ(result.verdict, Verdict::kPass)
+      << (result.violations.empty() ? result.reason : Describe(result, result.violations[0]));
+  StateSegment moment;
+  moment.state = StateClass::kExpAvg;
+  moment.tensor = 0;
+  moment.range = {0, 2};
+  observed.states[0].segments = {moment};
+  result = Judge(run, observed);
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].rule,
+            "the segments of a rank add up to its stated optimizer bytes");
+  EXPECT_EQ(result.violations[0].actual, "8 bytes in segments");
+}
+
 TEST(AggregateFactors, BytesOfMixedPrecisionAreNotJudged) {
   RunDescription run = SmallRun();
   run.sharding.precision.parameter = Dtype::kBFloat16;

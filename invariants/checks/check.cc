@@ -48,6 +48,15 @@ void Findings::NotObserved(absl::string_view reason) {
   not_observed_ = true;
 }
 
+void Findings::Inferred(absl::string_view reason) {
+  if (!inferred_) note_ = std::string(reason);
+  inferred_ = true;
+}
+
+void Findings::Note(absl::string_view reason) {
+  if (note_.empty()) note_ = std::string(reason);
+}
+
 CheckResult Findings::Finish() {
   if (!empty()) {
     result_.verdict = Verdict::kFail;
@@ -56,7 +65,8 @@ CheckResult Findings::Finish() {
     result_.verdict = Verdict::kNotObserved;
     if (result_.reason.empty()) result_.reason = "nothing was observed";
   } else {
-    result_.verdict = Verdict::kPass;
+    result_.verdict = inferred_ ? Verdict::kInferred : Verdict::kPass;
+    result_.reason = note_;
   }
   return result_;
 }

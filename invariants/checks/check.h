@@ -46,7 +46,7 @@ struct Violation {
 struct CheckResult {
   std::string name;
   Verdict verdict = Verdict::kNotObserved;
-  std::string reason;                 // for kNotObserved, kInferred and kRefused
+  std::string reason;  // for kNotObserved, kInferred and kRefused; with kPass: what it leaves out
   std::vector<Violation> violations;  // at most kMaxViolations; the first is the earliest
   int64_t violation_count = 0;        // all of them
 };
@@ -74,6 +74,10 @@ class Findings {
   // Evidence was there, so that a run without violations is a pass.
   void Observed() { observed_ = true; }
   void NotObserved(absl::string_view reason);
+  // Part of the evidence is outside the expectations: what would pass is inferred.
+  void Inferred(absl::string_view reason);
+  // What a pass leaves out. Inferred replaces it.
+  void Note(absl::string_view reason);
   // Builds the violation only if it will be kept.
   template <typename MakeViolation>
   void Add(MakeViolation make) {
@@ -82,13 +86,15 @@ class Findings {
   }
   bool empty() const { return result_.violation_count == 0; }
   // kFail with violations, kNotObserved when NotObserved was called or nothing was
-  // observed, else kPass.
+  // observed, kInferred when Inferred was called, else kPass.
   CheckResult Finish();
 
  private:
   CheckResult result_;
+  std::string note_;  // the reason of kInferred or kPass
   bool observed_ = false;
   bool not_observed_ = false;
+  bool inferred_ = false;
 };
 
 // "N" or "1/K": the name of a ratio that almost names the fault, for the run's N and K; ""

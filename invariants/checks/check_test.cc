@@ -39,6 +39,24 @@ TEST(Findings, MissingPartsOfTheEvidenceAreNeverAPass) {
   EXPECT_EQ(result.reason, "rank 3 was not shown");
 }
 
+TEST(Findings, WhatIsInferredIsLessThanAPassAndMoreThanNothing) {
+  Findings findings("padding");
+  findings.Observed();
+  findings.Note("values were not shown");
+  EXPECT_EQ(findings.Finish().verdict, Verdict::kPass);
+  EXPECT_EQ(findings.Finish().reason, "values were not shown");
+  findings.Inferred("outside the closed form");
+  EXPECT_EQ(findings.Finish().verdict, Verdict::kInferred);
+  EXPECT_EQ(findings.Finish().reason, "outside the closed form");
+  Findings missing = findings;
+  missing.NotObserved("rank 3 was not shown");
+  EXPECT_EQ(missing.Finish().verdict, Verdict::kNotObserved);
+  EXPECT_EQ(missing.Finish().reason, "rank 3 was not shown");
+  findings.Add([] { return Violation{.rule = "r"}; });
+  EXPECT_EQ(findings.Finish().verdict, Verdict::kFail);
+  EXPECT_EQ(findings.Finish().reason, "");
+}
+
 TEST(Findings, AViolationFailsEvenWhenOtherEvidenceIsMissing) {
   Findings findings("padding");
   findings.NotObserved("rank 3 was not shown");

@@ -68,6 +68,8 @@ void PairUp(std::vector<Placed>* a, std::vector<Placed>* b, Less less, Pair pair
   *b = std::move(rest_b);
 }
 
+constexpr size_t kPurposes = static_cast<size_t>(Purpose::kNone) + 1;
+
 // The table's columns, filled by counting.
 using Counts = std::array<std::array<int64_t, 4>, 5>;  // [CollectiveKind][Phase]
 
@@ -90,6 +92,7 @@ class CollectiveLedger : public Check {
   void CheckCounts(int64_t step, const RankEvents& events);
   void CheckTotals(int64_t step, const RankEvents& events);
   void CheckEndings(int64_t step, const RankEvents& events);
+  void CheckOthers(int64_t step, const RankEvents& events, bool counts);
   void CheckAgreement(int64_t step, const RankEvents& first, const RankEvents& other);
   void AddDifference(int64_t step, const RankEvents& events, const Difference& difference);
   std::string HowText(const Entry& entry) const;
@@ -102,6 +105,7 @@ class CollectiveLedger : public Check {
   std::vector<Entry> expected_;  // in issue order
   Counts expected_counts_{};
   RankCoverage coverage_;
+  std::array<int64_t, kPurposes> others_{};  // outside the closed form, on the first rank shown
 };
 
 void CollectiveLedger::Begin(const RunDescription& run) {
@@ -143,6 +147,7 @@ void CollectiveLedger::Step(const StepObservation& observed, const ReferenceStep
       });
     }
     CheckEndings(observed.step, events);
+    CheckOthers(observed.step, events, /*counts=*/&events == &observed.events[0]);
     if (!Matches(events)) CheckLedger(observed.step, events);
     CheckCounts(observed.step, events);
   }
@@ -188,6 +193,31 @@ void CollectiveLedger::CheckEndings(int64_t step, const RankEvents& events) {
       violation.likely_cause =
           "a rank of its group never arrived; look at what the others issued at this place";
       return violation;
+    });
+  }
+}
+
+// Those that are not the mode's. One rank is counted: the others must agree with it.
+void CollectiveLedger::CheckOthers(int64_t step, const RankEvents& events, bool counts) {
+  for (size_t i = 0; i < events.events.size(); ++i) {
+    const Event& event = events.events[i];
+    if (event.kind != EventKind::kCollective || IsOfMode(event.purpose)) continue;
+    if (event.purpose == Purpose::kNone) continue;  // CheckEndings
+    if (event.purpose != Purpose::kClipNorm) {
+      others_[static_cast<size_t>(event.purpose)] += counts;
+      continue;
+    }
+    if (run_->clip_grad_norm != 0) continue;
+    findings_.Add([&] {
+      return Violation{.rule = "only a run that clips reduces the norm of its gradients",
+                       .rank = events.ranks.first,
+                       .step = step,
+                       .event = static_cast<int32_t>(i),
+                       .expected = "no such collective: clip_grad_norm is 0",
+                       .actual = "a clip-norm collective though the run does not clip",
+                       .likely_cause =
+                           "gradients are clipped by a setting that the run "
+                           "description does not have"};
     });
   }
 }
@@ -382,6 +412,13 @@ void CollectiveLedger::CheckAgreement(int64_t step, const RankEvents& first,
 
 CheckResult CollectiveLedger::Finish() {
   if (!undefined_.empty()) findings_.NotObserved(undefined_);
+  std::string others;
+  for (size_t purpose = 0; purpose < others_.size(); ++purpose) {
+    if (others_[purpose] == 0) continue;
+    absl::StrAppend(&others, others.empty() ? "" : " and ", others_[purpose],
+                    " collectives of purpose ", Name(static_cast<Purpose>(purpose)));
+  }
+  if (!others.empty()) findings_.Inferred(others + " are outside the closed form");
   return findings_.Finish();
 }
 

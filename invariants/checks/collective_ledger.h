@@ -11,7 +11,11 @@
 //   Agreed    All ranks issue their collectives, those of other purposes too, in one order of
 //             kind, elements, dtype, group and root. Otherwise they wait for each other.
 //   Named     Collectives of other purposes (clip norm, used map, ...) are not counted; one
-//             without a purpose is a violation, for it may be anything.
+//             without a purpose is a violation, for it may be anything. So is one of a clip
+//             norm in a run that does not clip.
+//
+// Inferred. No closed form says how many used maps, overflow flags and model buffers a step
+// sends: with one of them the verdict is inferred instead of pass.
 //
 // Evidence. StepObservation::events of every rank in every step. Ranks that were not shown
 // leave the check not_observed.

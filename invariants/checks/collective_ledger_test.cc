@@ -204,11 +204,42 @@ TEST(CollectiveLedger, OtherPurposesAreNotCountedButRanksAgreeOnThem) {
     events.events.push_back(
         Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1));
   }
-  EXPECT_EQ(Judge(HandWrittenRun(), observed).verdict, Verdict::kPass);
+  RunDescription run = HandWrittenRun();
+  run.clip_grad_norm = 1;
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
   observed.events[1].events.pop_back();
-  const CheckResult result = Judge(HandWrittenRun(), observed);
+  const CheckResult result = Judge(run, observed);
   ASSERT_EQ(result.violation_count, 1);
   EXPECT_EQ(result.violations[0].actual, "rank 1 issues nothing more");
+}
+
+TEST(CollectiveLedger, AClipNormInARunThatDoesNotClipIsAViolation) {
+  StepObservation observed = HandWrittenStep();
+  for (RankEvents& events : observed.events) {
+    events.events.push_back(
+        Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1));
+  }
+  const CheckResult result = Judge(HandWrittenRun(), observed);
+  ASSERT_EQ(result.violation_count, 2);  // one a rank
+  EXPECT_EQ(result.violations[0].event, 3);
+  EXPECT_EQ(result.violations[0].actual, "a clip-norm collective though the run does not clip");
+}
+
+TEST(CollectiveLedger, WhatNoClosedFormCountsIsInferred) {
+  StepObservation observed = HandWrittenStep();
+  for (RankEvents& events : observed.events) {
+    for (const Purpose purpose :
+         {Purpose::kModelBuffers, Purpose::kUsedMap, Purpose::kModelBuffers}) {
+      events.events.push_back(Collective(CollectiveKind::kAllReduce, purpose, Phase::kOther, 1));
+    }
+  }
+  const CheckResult result = Judge(HandWrittenRun(), observed);
+  EXPECT_EQ(result.verdict, Verdict::kInferred);
+  EXPECT_EQ(result.reason,
+            "1 collectives of purpose used_map and 2 collectives of purpose model_buffers are "
+            "outside the closed form");
+  observed.events[1].events[2].completed = false;
+  EXPECT_EQ(Judge(HandWrittenRun(), observed).verdict, Verdict::kFail);
 }
 
 TEST(CollectiveLedger, ACollectiveWithoutAPurposeIsAViolation) {

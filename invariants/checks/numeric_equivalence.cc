@@ -1,10 +1,12 @@
 #include "invariants/checks/numeric_equivalence.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,8 @@ namespace shardproof {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+constexpr char kDiverged[] = "replicated training diverged too: lower the learning rate";
 
 double Magnitude(double value) { return std::isnan(value) ? kInfinity : std::abs(value); }
 
@@ -139,8 +143,10 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   void RequireClass(StateClass state, bool shown);
   const float* Expected(const StateSegment& segment) const;
   bool Judged(const RankState& state, const StateSegment& segment, StateClass wanted);
+  void CompareLosses();
   void CompareState(StateClass wanted);
   void CompareCounters();
+  void RequireCounters(const RankState& state);
   void CompareParameters();
   void CompareParameter(int32_t rank, const StateSegment& segment);
   void MeasureUpdate(const StateSegment& segment, const float* before);
@@ -149,6 +155,8 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   double Scale(int32_t tensor, StateClass state);
   double UpdateScale(int32_t tensor);
   bool FirstOfTensor(int32_t tensor);
+  bool AlreadyDiverged(double expected);
+  bool IsFinite(const WrongParameter& wrong) const;
   void ReportValue(int32_t rank, const StateSegment& segment, int64_t index);
   void ReportUpdate(const WrongParameter& wrong);
   std::string Cause(StateClass state, float actual, double ratio) const;
@@ -160,6 +168,9 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   const ReferenceStep* reference_ = nullptr;
   int64_t pass_ = 0;               // counts loops over the segments; stamps what each saw
   std::vector<int64_t> reported_;  // by tensor: the stamp of its last violation
+  std::vector<int64_t> counted_;   // by tensor: the stamp of its last step counter
+  bool diverged_ = false;          // a reference that is not finite was reported
+  bool uncounted_ = false;         // a step counter that is missing was reported
   std::vector<PerTensor> nan_;     // 1: the reference has a NaN
   std::vector<PerTensor> scale_;   // max |gradient|
   std::vector<PerTensor> update_scale_;
@@ -175,6 +186,7 @@ void NumericEquivalenceCheck::Begin(const RunDescription& run) {
   elements_ = TensorElements(run.model);
   for (const TensorSpec& tensor : run.model.tensors) has_trainable_ |= tensor.trainable;
   reported_.assign(elements_.size(), -1);
+  counted_.assign(elements_.size(), -1);
   nan_.assign(elements_.size(), {});
   scale_.assign(elements_.size(), {});
   update_scale_.assign(elements_.size(), {});
@@ -204,6 +216,7 @@ void NumericEquivalenceCheck::Step(const StepObservation& observed,
   }
   observed_ = &observed;
   reference_ = reference;
+  CompareLosses();
   CompareState(StateClass::kReducedGradient);
   CompareState(StateClass::kExpAvg);
   CompareState(StateClass::kExpAvgSq);
@@ -239,6 +252,39 @@ bool NumericEquivalenceCheck::Judged(const RankState& state, const StateSegment&
   return false;
 }
 
+void NumericEquivalenceCheck::CompareLosses() {
+  const std::vector<double>& actual = observed_->losses;
+  const std::vector<double>& expected = reference_->losses;
+  if (actual.empty() || expected.empty() || !has_trainable_) return;
+  if (actual.size() != expected.size()) {
+    findings_.NotObserved("the losses of some ranks were not shown");
+    return;
+  }
+  for (size_t rank = 0; rank < actual.size(); ++rank) {
+    const bool same =
+        std::bit_cast<uint64_t>(actual[rank]) == std::bit_cast<uint64_t>(expected[rank]);
+    if (same && !std::isnan(actual[rank])) continue;
+    if (AlreadyDiverged(expected[rank])) continue;
+    findings_.Add([&] {
+      Violation violation;
+      violation.rule = "the loss of the rank has the bits of replicated training";
+      violation.rank = static_cast<int32_t>(rank);
+      violation.step = observed_->step;
+      violation.expected = absl::StrFormat("%.17g", expected[rank]);
+      violation.actual = absl::StrFormat("%.17g", actual[rank]);
+      if (expected[rank] != 0 && std::isfinite(actual[rank]) && std::isfinite(expected[rank])) {
+        violation.ratio = actual[rank] / expected[rank];
+      }
+      violation.likely_cause =
+          !std::isfinite(expected[rank])
+              ? kDiverged
+              : "other parameters or samples than in replicated training, or a mean over "
+                "another number of micro-batches";
+      return violation;
+    });
+  }
+}
+
 void NumericEquivalenceCheck::CompareState(StateClass wanted) {
   ++pass_;
   bool shown = false;
@@ -270,6 +316,7 @@ void NumericEquivalenceCheck::CompareCounters() {
     ++stamp_;
     for (const TensorStep& counter : state.steps) {
       if (counter.tensor < 0 || static_cast<size_t>(counter.tensor) >= elements_.size()) continue;
+      counted_[counter.tensor] = stamp_;
       const int64_t expected = reference_->tensors[counter.tensor].updates;
       if (counter.updates == expected || !FirstOfTensor(counter.tensor)) continue;
       findings_.Add([&] {
@@ -286,6 +333,19 @@ void NumericEquivalenceCheck::CompareCounters() {
         return violation;
       });
     }
+    if (run_->optimizer.kind == OptimizerKind::kAdamW) RequireCounters(state);
+  }
+}
+
+// Bias correction depends on the count: moments without one do not say what the update was.
+void NumericEquivalenceCheck::RequireCounters(const RankState& state) {
+  for (const StateSegment& segment : state.segments) {
+    if (segment.state != StateClass::kExpAvg || segment.range.count <= 0) continue;
+    if (segment.tensor < 0 || static_cast<size_t>(segment.tensor) >= elements_.size()) continue;
+    if (counted_[segment.tensor] == stamp_ || uncounted_) continue;
+    uncounted_ = true;
+    findings_.NotObserved(absl::StrCat("rank ", state.ranks.first, " showed no step counter of ",
+                                       TensorName(run_->model, segment.tensor)));
   }
 }
 
@@ -303,7 +363,7 @@ void NumericEquivalenceCheck::CompareParameters() {
     }
   }
   for (const WrongParameter& wrong : wrong_) {
-    if (wrong.wrong_update) ReportUpdate(wrong);
+    if (wrong.wrong_update && IsFinite(wrong)) ReportUpdate(wrong);
   }
   for (const WrongParameter& wrong : wrong_) {
     ReportValue(wrong.rank, *wrong.segment, wrong.difference.first);
@@ -391,8 +451,14 @@ bool NumericEquivalenceCheck::FirstOfTensor(int32_t tensor) {
   return true;
 }
 
+// Sharding is not to blame where the reference is not finite itself: said once a run.
+bool NumericEquivalenceCheck::AlreadyDiverged(double expected) {
+  return !std::isfinite(expected) && std::exchange(diverged_, true);
+}
+
 void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segment,
                                           int64_t index) {
+  if (AlreadyDiverged(Expected(segment)[index])) return;
   findings_.Add([&] {
     const float expected = Expected(segment)[index];
     const float actual = segment.values[index];
@@ -412,9 +478,15 @@ void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segm
     if (segment.state == StateClass::kParameter) {
       violation.tolerance_share = Magnitude(apart) / kParameterTolerance;
     }
-    violation.likely_cause = Cause(segment.state, actual, violation.ratio);
+    violation.likely_cause = std::isfinite(expected) ? Cause(segment.state, actual, violation.ratio)
+                                                     : std::string(kDiverged);
     return violation;
   });
+}
+
+// Whether the reference is finite there.
+bool NumericEquivalenceCheck::IsFinite(const WrongParameter& wrong) const {
+  return std::isfinite(Expected(*wrong.segment)[wrong.difference.first]);
 }
 
 void NumericEquivalenceCheck::ReportUpdate(const WrongParameter& wrong) {

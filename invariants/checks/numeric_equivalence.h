@@ -3,16 +3,21 @@
 // Rule. After every step, each element of reduced gradient, exp_avg, exp_avg_sq and
 // parameter that a rank shows has the bits of the reference's, and each tensor has had as
 // many updates. A parameter bound alone would be blind: Adam divides a wrong scale away.
-// NaN equals nothing, not even itself: two runs that both diverged prove nothing.
+// The loss of each rank has the bits of the reference's. NaN equals nothing, not even itself:
+// two runs that both diverged prove nothing.
 //
 // Evidence. Segments with values, and the reference. A step without them, a rank that is not
-// shown, or a class of state that no rank shows makes the verdict not_observed, never pass.
+// shown, a class of state that no rank shows, or under AdamW a tensor of whose exp_avg a rank
+// shows a part and of whose updates it shows no count, makes the verdict not_observed, never
+// pass. Losses are judged where both sides show them: without them on one side they are not
+// judged, nor where nothing is trainable and a step needs no loss.
 //
-// Report. Within a step the earliest cause comes first: gradient, moments, step counters,
-// update, parameter; one violation per rank, tensor and class. The update is judged where
-// the parameter before it still had the reference's bits, so that one wrong step is not
-// reported as a wrong update for ever after. Before the first step parameters are taken to
-// be the reference's, as initial values are not shown.
+// Report. Within a step the earliest cause comes first: loss, gradient, moments, step counters,
+// update, parameter; one violation per rank, tensor and class. Where the reference's own value
+// is not finite, one violation of the run says that replicated training diverged too. The update is
+// judged where the parameter before it still had the reference's bits, so that one wrong step is
+// not reported as a wrong update for ever after. Before the first step parameters are taken to be
+// the reference's, as initial values are not shown.
 //
 // It cannot see an element that no rank shows: coverage is the rule of `padding`. Segments
 // that lie outside their tensor are skipped here and reported there.

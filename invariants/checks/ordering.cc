@@ -42,6 +42,8 @@ class Ordering final : public Check {
   };
 
   bool HasEvidence(const StepObservation& observed);
+  bool UsesBuffers(const Event& event) const;
+  void ReportUnused(const Event& event);
   void JudgeMismatch();
   void JudgeRank(int32_t entry);
   void JudgeWaits(const Event& event);
@@ -66,6 +68,7 @@ class Ordering final : public Check {
   const StepObservation* observed_ = nullptr;
   HappensBefore order_;
 
+  bool unused_ = false;      // an event that uses nothing was reported
   bool probing_ = false;     // first pass: only whether there is something to report
   bool suspicious_ = false;  // there is
 
@@ -82,6 +85,34 @@ class Ordering final : public Check {
   bool reuse_reported_ = false;  // of this event
   Findings findings_{"ordering"};
 };
+
+// Whether an event must use some buffer.
+bool Ordering::UsesBuffers(const Event& event) const {
+  switch (event.kind) {
+    case EventKind::kCollective:
+      return event.collective != CollectiveKind::kBarrier && event.elements > 0;
+    case EventKind::kLocal:
+      return true;
+    case EventKind::kCompute:
+      break;
+    default:
+      return false;
+  }
+  const std::vector<Stage>& stages = run_->model.stages;
+  const int64_t end =
+      std::min(static_cast<int64_t>(stages.size()), int64_t{event.stage} + event.stage_count);
+  for (int64_t stage = std::max(0, event.stage); stage < end; ++stage) {
+    if (!stages[stage].tensors.empty()) return true;
+  }
+  return false;
+}
+
+void Ordering::ReportUnused(const Event& event) {
+  if (unused_ || !UsesBuffers(event)) return;
+  unused_ = true;
+  findings_.NotObserved(absl::StrCat("which buffers ", EventText(run_->model, *events_, event_),
+                                     " of rank ", events_->ranks.first, " uses was not shown"));
+}
 
 bool Ordering::HasEvidence(const StepObservation& observed) {
   if (observed.events.empty()) {
@@ -158,12 +189,15 @@ void Ordering::JudgeRank(int32_t entry) {
     ++event_;
     reuse_reported_ = false;
     JudgeWaits(event);
+    bool used = false;
     for (const Access& access : AccessesOf(*events_, event)) {
       if (BufferOf(*events_, access.buffer) == nullptr) continue;  // unshard_lifecycle's rule
+      used |= access.kind == AccessKind::kRead || access.kind == AccessKind::kWrite;
       JudgeConflicts(event, access);
       if (access.kind == AccessKind::kAllocate) JudgeReuse(event, access);
       Remember(event, access);
     }
+    if (!used) ReportUnused(event);
   }
 }
 

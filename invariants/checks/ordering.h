@@ -18,7 +18,10 @@
 // Where ranks issue collectives in different orders, or one is missing, that is one violation,
 // and from there on collectives order nothing in this step.
 //
-// Evidence. Events with accesses of every rank in every step; without them not_observed.
+// Evidence. Events with accesses of every rank in every step; without them not_observed, and
+// so it is when one event of computation, communication or local arithmetic reads and writes
+// nothing. Exempt are barriers, collectives of no elements, computation of stages without
+// parameters, and updates: a rank may own nothing.
 //
 // It does not know whether a wait is needed for a buffer that was not listed, nor times:
 // order that holds by chance is no order here.

@@ -111,7 +111,8 @@ TEST(Ordering, AccessesOfDifferentRangesDoNotConflict) {
   script.events[2].event.stream = StreamId::kCommunication;
   script.events[2].accesses = {{0, AccessKind::kWrite, {4, 4}, -1}};
   script.events[2].waits = {};
-  script.events[1].accesses = {{1, AccessKind::kAllocate, {0, 8}, -1}};
+  script.events[1].accesses = {{1, AccessKind::kAllocate, {0, 8}, -1},
+                               {1, AccessKind::kWrite, {0, 8}, -1}};
   script.events[3].accesses = {};
   script.events[3].waits = {};
   EXPECT_EQ(Judge({script}).verdict, Verdict::kPass);
@@ -139,10 +140,12 @@ TEST(Ordering, ACollectiveOrdersWhatOtherRanksDidBeforeIt) {
   Script one = ReplicatedScript(1, 2, 0);
   const ScriptedEvent collective = zero.events[2];
   ScriptedEvent on_compute = collective;
+  on_compute.event.elements = 0;  // so that it need not use a buffer
   on_compute.event.stream = StreamId::kCompute;
   on_compute.accesses = {};
   on_compute.waits = {};
   ScriptedEvent second = collective;
+  second.event.elements = 0;
   second.accesses = {};
   second.waits = {};
   ScriptedEvent reader;
@@ -224,6 +227,32 @@ TEST(Ordering, WithoutEventsOrAccessesNothingIsObserved) {
   EXPECT_EQ(result.verdict, Verdict::kNotObserved);
   EXPECT_THAT(result.reason, HasSubstr("which buffers"));
   EXPECT_EQ(Judge(ShowScripts({FullShardScript(0, 2, 0)}, 0)).verdict, Verdict::kNotObserved);
+}
+
+TEST(Ordering, AnEventThatUsesNothingLeavesItsOrderUnobserved) {
+  std::vector<Script> scripts = FullShard();
+  for (const int32_t event : {1, 9, 12}) {
+    std::vector<Script> edited = scripts;
+    std::erase_if(edited[1].events[event].accesses, [](const Access& access) {
+      return access.kind == AccessKind::kRead || access.kind == AccessKind::kWrite;
+    });
+    const CheckResult result = Judge(edited);
+    EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+    EXPECT_THAT(result.reason, HasSubstr("of rank 1 uses was not shown"));
+  }
+  for (Script& script : scripts) {
+    script.events[16].accesses.clear();  // an update on a rank that owns nothing
+    ScriptedEvent barrier = script.events[14];
+    barrier.event.collective = CollectiveKind::kBarrier;
+    barrier.accesses.clear();
+    ScriptedEvent empty = script.events[14];
+    empty.event.elements = 0;
+    empty.accesses.clear();
+    ScriptedEvent without_stages;
+    without_stages.event.kind = EventKind::kCompute;
+    script.events.insert(script.events.end(), {barrier, empty, without_stages});
+  }
+  EXPECT_EQ(Judge(scripts).verdict, Verdict::kPass);
 }
 
 }  // namespace

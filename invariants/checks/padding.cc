@@ -124,6 +124,8 @@ class PaddingCheck final : public Check {
   std::vector<int64_t> elements_;
   const StepObservation* observed_ = nullptr;
   bool shown_ = false;
+  bool has_padding_ = false;
+  bool padding_values_shown_ = false;
   uint64_t fingerprint_ = 0;
   std::vector<Run> runs_;  // of one class, by tensor and first element once sorted
   std::vector<Run> unsorted_;
@@ -148,7 +150,10 @@ void PaddingCheck::Step(const StepObservation& observed, const ReferenceStep*) {
     fingerprint_ = fingerprint;
     if (!forms_.has_value()) forms_.emplace(*run_);
     JudgeRanks();
-    for (const RankState& state : observed.states) JudgeSegments(state);
+    for (const RankState& state : observed.states) {
+      has_padding_ |= state.bytes.padding > 0;
+      JudgeSegments(state);
+    }
     for (const StateClass state_class : kClasses) JudgeClass(state_class);
     for (const RankState& state : observed.states) JudgeBuffers(state);
   }
@@ -157,6 +162,9 @@ void PaddingCheck::Step(const StepObservation& observed, const ReferenceStep*) {
 
 CheckResult PaddingCheck::Finish() {
   if (!shown_) findings_.NotObserved("no segments of the state were shown");
+  if (has_padding_ && !padding_values_shown_) {
+    findings_.Note("values of padding were not shown: ownership and offsets only");
+  }
   return findings_.Finish();
 }
 
@@ -214,7 +222,10 @@ bool PaddingCheck::Covers(StateClass state_class, int32_t tensor) const {
 
 void PaddingCheck::JudgeSegments(const RankState& state) {
   for (const StateSegment& segment : state.segments) {
-    if (segment.tensor == -1) continue;
+    if (segment.tensor == -1) {
+      has_padding_ |= segment.range.count > 0;
+      continue;
+    }
     if (!LiesInTensor(segment, elements_)) {
       findings_.Add([&] {
         Violation violation = Base("a segment lies within its tensor", state.ranks.first);
@@ -457,6 +468,7 @@ void PaddingCheck::JudgeValues(const RankState& state) {
   for (const StateSegment& segment : state.segments) {
     if (segment.values == nullptr || segment.range.count <= 0) continue;
     if (segment.tensor < 0) {
+      padding_values_shown_ = true;
       JudgePaddingValues(state, segment);
     } else {
       JudgeElements(state, segment);

@@ -12,8 +12,10 @@
 //             such an element was never written, or comes from padding or freed memory.
 //
 // Evidence. Segments, in at least one step; values for the third rule, which without them has
-// nothing to say; the buffer's size (RankEvents::buffers) for the end of the second. Where
-// only exp_avg was shown, it may fill the first half of the optimizer state's buffer.
+// nothing to say: if there is padding and no values of it were ever shown, a pass is one of
+// ownership and offsets only, and its reason says so; the buffer's size (RankEvents::buffers) for
+// the end of the second. Where only exp_avg was shown, it may fill the first half of the optimizer
+// state's buffer.
 //
 // The first two rules are judged when a layout is first shown and when it changes, and not
 // again in the steps that repeat it. Empty shards are fine. Coverage is complete in what was

@@ -66,7 +66,14 @@ TEST_F(PaddingTest, LayoutsOfClosedFormsPass) {
 TEST_F(PaddingTest, OwnershipAloneIsEnoughEvidence) {
   Start();
   KeepOwnershipOnly();
-  EXPECT_EQ(Judge().verdict, Verdict::kPass);
+  CheckResult result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kPass);
+  EXPECT_EQ(result.reason, "values of padding were not shown: ownership and offsets only");
+  Start();
+  EXPECT_EQ(Judge().reason, "");
+  Start(Mode::kFullShard, 1);  // nothing is padded
+  KeepOwnershipOnly();
+  EXPECT_EQ(Judge().reason, "");
 }
 
 TEST_F(PaddingTest, AnElementThatNobodyOwnsIsNamed) {

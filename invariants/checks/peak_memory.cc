@@ -30,6 +30,16 @@ class RoleBytes {
     return sum;
   }
 
+  // Of model state, role by role.
+  RoleBytes operator-(const RoleBytes& other) const {
+    RoleBytes difference;
+    for (size_t role = 0; role <= static_cast<size_t>(BufferRole::kScalar); ++role) {
+      difference.bytes_[role] = bytes_[role] - other.bytes_[role];
+    }
+    return difference;
+  }
+  bool operator==(const RoleBytes&) const = default;
+
  private:
   std::array<int64_t, kRoles> bytes_{};
 };
@@ -59,7 +69,7 @@ class PeakMemory : public Check {
     Memory* memory = nullptr;
     size_t next_item = 0;
     bool in_order = true;  // the items so far are those of the sequence
-    int64_t reported = 0;  // the difference in bytes that was reported last
+    RoleBytes reported;    // the difference that was reported last
     int64_t peak = 0;
     int32_t peak_event = -1;
   };
@@ -76,6 +86,7 @@ class PeakMemory : public Check {
   // The violation that all rules fill in: rank, step, event and unit.
   Violation At(const Walk& walk, int32_t event) const;
   RoleBytes ExpectedRoles(Rank rank, const ExpectedItem& item) const;
+  RoleBytes ExpectedAtEnd(Rank rank) const;
   void Compare(const RoleBytes& expected, const RoleBytes& actual, Violation* violation) const;
 
   Findings findings_{"peak_memory"};
@@ -250,6 +261,14 @@ RoleBytes PeakMemory::ExpectedRoles(Rank rank, const ExpectedItem& item) const {
   return roles;
 }
 
+RoleBytes PeakMemory::ExpectedAtEnd(Rank rank) const {
+  if (sequence_.empty()) return {};
+  ExpectedItem boundary = sequence_.back();  // without what its step still releases
+  boundary.live_bytes -= boundary.unsharded_bytes + boundary.unreduced_bytes;
+  boundary.unsharded_bytes = boundary.unreduced_bytes = 0;
+  return ExpectedRoles(rank, boundary);
+}
+
 // What too many bytes of a role most often mean, and too few.
 absl::string_view CauseOf(BufferRole role, bool more) {
   switch (role) {
@@ -303,15 +322,16 @@ void PeakMemory::CheckItem(Walk* walk, int32_t event) {
   const ExpectedItem& item = sequence_[at];
   const Rank rank{walk->events->ranks.first};
   const RoleBytes& live = walk->memory->live;
-  const int64_t difference = live.model_state() - item.live_bytes - resident_[rank.value];
+  const RoleBytes expected = ExpectedRoles(rank, item);
+  const RoleBytes difference = live - expected;
   if (difference == walk->reported) return;
   walk->reported = difference;
-  if (difference == 0) return;  // what was too much is gone again
+  if (difference == RoleBytes()) return;  // what was too much is gone again
   findings_.Add([&] {
     Violation violation = At(*walk, event);
     violation.rule =
         absl::StrCat("live bytes at ", ItemText(*run_, keys_[at]), " are those of the mode");
-    Compare(ExpectedRoles(rank, item), live, &violation);
+    Compare(expected, live, &violation);
     return violation;
   });
 }
@@ -360,16 +380,15 @@ void PeakMemory::CheckNothingTransientLives(const Walk& walk) {
 void PeakMemory::CheckEnd(const Walk& walk, const StepObservation& observed) {
   const Rank rank{walk.events->ranks.first};
   const int64_t live = walk.memory->live.model_state();
-  const int64_t expected = states_[rank.value].steady();
-  if (live != expected) {
+  const RoleBytes expected = ExpectedAtEnd(rank);
+  // A sequence without items does not say which roles the steady state has.
+  const bool as_expected = sequence_.empty() ? live == states_[rank.value].steady()
+                                             : walk.memory->live - expected == RoleBytes();
+  if (!as_expected) {
     findings_.Add([&] {
       Violation violation = At(walk, -1);
       violation.rule = "what lives after a step is the steady state of the mode";
-      if (sequence_.empty()) return violation;
-      ExpectedItem boundary = sequence_.back();  // without what its step still releases
-      boundary.live_bytes -= boundary.unsharded_bytes + boundary.unreduced_bytes;
-      boundary.unsharded_bytes = boundary.unreduced_bytes = 0;
-      Compare(ExpectedRoles(rank, boundary), walk.memory->live, &violation);
+      if (!sequence_.empty()) Compare(expected, walk.memory->live, &violation);
       return violation;
     });
   }

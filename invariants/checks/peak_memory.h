@@ -10,11 +10,12 @@
 //             step begins is what lived when the one before ended.
 //   Items     At each collective of the mode, compute and update the live bytes, after its
 //             allocations and before its frees, are ExpectedItem::live_bytes plus moments and
-//             scalars. Where the order itself differs (issue_order), the items after that are
-//             not compared; the other rules still are.
+//             scalars, role by role: a byte too many of one role does not make up for one too
+//             few of another. Where the order itself differs (issue_order), the items after that
+//             are not compared; the other rules still are.
 //   Peak      The most bytes alive at any event are ExpectedPeakBytes.
-//   Boundary  After the last event, what is alive is the steady state of the closed form, and of
-//             the inventory that the rank states.
+//   Boundary  After the last event, what is alive is the steady state of the closed form, role
+//             by role, and in sum that of the inventory that the rank states.
 //
 // A difference that lasts is reported where it begins and where it changes. The order of peaks
 // between modes is a rule about several runs and is checked by whoever runs them.

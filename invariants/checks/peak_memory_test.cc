@@ -225,6 +225,20 @@ TEST(PeakMemory, WholeMomentsAreFoundAtTheFirstItem) {
   EXPECT_TRUE(Has(result.violations[0].likely_cause, "moments are kept whole"));
 }
 
+TEST(PeakMemory, RolesThatMakeUpForEachOtherAreBothNamed) {
+  const CheckResult result = JudgeEdited([](Script* script) {
+    script->buffers[kShard].elements = 8;     // whole: 16 bytes too many
+    script->buffers[kMoments].elements = 20;  // 16 too few
+  });
+  ASSERT_EQ(result.violation_count, 2);  // from the first item on, and at the end
+  EXPECT_EQ(result.violations[0].event, 0);
+  EXPECT_EQ(result.violations[0].expected, "188 bytes");
+  EXPECT_EQ(result.violations[0].actual,
+            "188 bytes, parameter 64 instead of 48, optimizer_state 80 instead of 96");
+  EXPECT_TRUE(Has(result.violations[0].likely_cause, "parameters are kept whole"));
+  EXPECT_EQ(result.violations[1].rule, "what lives after a step is the steady state of the mode");
+}
+
 TEST(PeakMemory, ABufferIsAllocatedOnce) {
   const CheckResult result = JudgeEdited([](Script* script) {
     script->events[7].accesses.push_back({kFull + 2, AccessKind::kAllocate, {}, -1});

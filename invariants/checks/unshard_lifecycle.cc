@@ -28,6 +28,14 @@ struct BufferState {
   int32_t freed_by = -1;  // event of this step
 };
 
+// Whether what `rank` reads of parameters in the event goes out to others.
+bool SendsParameters(const Event& event, int32_t rank) {
+  if (event.kind != EventKind::kCollective) return false;
+  return event.purpose == Purpose::kUnshardParameters ||
+         event.purpose == Purpose::kGatherParameters ||
+         (event.purpose == Purpose::kBroadcastParameters && event.root == rank);
+}
+
 class UnshardLifecycle final : public Check {
  public:
   absl::string_view name() const override { return "unshard_lifecycle"; }
@@ -48,6 +56,7 @@ class UnshardLifecycle final : public Check {
   void JudgeGather(const Event& event);
   void JudgeReshard(const Event& event);
   void JudgeCompute(const Event& event);
+  void RequireAccesses(const Event& event);
   void JudgeStage(const Event& event, int32_t unit);
   void JudgeBetween(const Event& event, int32_t unit);
   void JudgeAccess(const Event& event, const Access& access);
@@ -69,11 +78,14 @@ class UnshardLifecycle final : public Check {
   bool unit_mode_ = false;
   std::vector<int32_t> unit_of_stage_;
   std::vector<char> has_elements_;  // by unit
-  std::vector<char> is_trained_;    // by unit: some tensor is updated
+  std::vector<char> stage_has_elements_;
+  std::vector<char> is_trained_;  // by unit: some tensor is updated
   bool has_frozen_ = false;
 
   std::vector<RankMemory> memories_;  // by place in StepObservation::events
   bool first_step_ = true;
+  bool accesses_missing_ = false;  // said once
+  bool version_missing_ = false;   // said once
 
   // Of the rank that is being judged.
   const StepObservation* observed_ = nullptr;
@@ -92,10 +104,12 @@ void UnshardLifecycle::Begin(const RunDescription& run) {
   unit_mode_ = run.sharding.mode == Mode::kShardGradOp || run.sharding.mode == Mode::kFullShard;
   unit_of_stage_ = UnitOfStage(model);
   has_elements_.assign(model.units.size(), 0);
+  stage_has_elements_.assign(model.stages.size(), 0);
   is_trained_.assign(model.units.size(), 0);
   for (size_t stage = 0; stage < model.stages.size(); ++stage) {
     for (const int32_t tensor : model.stages[stage].tensors) {
       has_elements_[unit_of_stage_[stage]] = 1;
+      stage_has_elements_[stage] = 1;
       if (model.tensors[tensor].trainable) is_trained_[unit_of_stage_[stage]] = 1;
     }
   }
@@ -257,7 +271,22 @@ void UnshardLifecycle::JudgeReshard(const Event& event) {
   unit.reshard = event_;
 }
 
+// Computation of stages with parameters reads them at least.
+void UnshardLifecycle::RequireAccesses(const Event& event) {
+  if (accesses_missing_ || !AccessesOf(*events_, event).empty()) return;
+  const int64_t stages = static_cast<int64_t>(stage_has_elements_.size());
+  const int64_t end = std::min(stages, int64_t{event.stage} + event.stage_count);
+  for (int64_t stage = std::max(0, event.stage); stage < end; ++stage) {
+    if (!stage_has_elements_[stage]) continue;
+    accesses_missing_ = true;
+    findings_.NotObserved(absl::StrCat("which buffers ", Here(), " of rank ", events_->ranks.first,
+                                       " uses was not shown"));
+    return;
+  }
+}
+
 void UnshardLifecycle::JudgeCompute(const Event& event) {
+  RequireAccesses(event);
   if (!unit_mode_) return;
   const int64_t stages = static_cast<int64_t>(unit_of_stage_.size());
   const int64_t end = std::min(stages, int64_t{event.stage} + event.stage_count);
@@ -379,25 +408,37 @@ void UnshardLifecycle::JudgeRead(const Access& access, BufferState* buffer) {
 }
 
 void UnshardLifecycle::JudgeVersion(const Event& event, const Access& access) {
-  if (event.kind != EventKind::kCompute || access.version < 0) return;
+  const bool computes = event.kind == EventKind::kCompute;
   if (access.version == updates_) return;
-  const BufferRole role = events_->buffers[access.buffer].role;
-  if (role != BufferRole::kParameter && role != BufferRole::kUnshardedParameter) return;
+  if (!computes && !SendsParameters(event, events_->ranks.first)) return;
+  const BufferInfo& info = events_->buffers[access.buffer];
+  if (info.role != BufferRole::kParameter && info.role != BufferRole::kUnshardedParameter) return;
+  if (access.version < 0) {
+    if (!computes || version_missing_ || info.elements == 0 || !IsUpdated(access.buffer)) return;
+    version_missing_ = true;
+    findings_.NotObserved(absl::StrCat("which update ", Here(), " of rank ", events_->ranks.first,
+                                       " read parameters of was not shown"));
+    return;
+  }
   if (!IsUpdated(access.buffer)) return;
   findings_.Add([&] {
     Violation violation =
-        BufferViolation("computation reads parameters with every update so far", access.buffer);
+        BufferViolation(computes ? "computation reads parameters with every update so far"
+                                 : "collectives send parameters with every update so far",
+                        access.buffer);
     violation.expected = absl::StrCat("version ", updates_);
     violation.actual = absl::StrCat("version ", access.version, " read by ", Here());
     violation.likely_cause =
-        unit_mode_ ? "full parameters kept from before the update, or gathered before it"
-                   : "the broadcast, gather or copy after the update never reached this buffer";
+        !computes    ? "a collective issued before the update that it sends, or an update that "
+                       "never reached this buffer"
+        : unit_mode_ ? "full parameters kept from before the update, or gathered before it"
+                     : "the broadcast, gather or copy after the update never reached this buffer";
     return violation;
   });
 }
 
 // Whether the optimizer changes what the buffer holds. Frozen parameters stay at version 0.
-// Asked only when a version looks stale.
+// Asked only when a version looks stale or is not known.
 bool UnshardLifecycle::IsUpdated(int32_t buffer) const {
   const BufferInfo& info = events_->buffers[buffer];
   if (info.unit >= 0 && static_cast<size_t>(info.unit) < is_trained_.size()) {

@@ -15,12 +15,16 @@
 //     A live buffer is not allocated, a dead one not freed.
 //   - Computation reads parameters with as many updates as there were: version = step, one more
 //     after an update in the same step. A lower version is a gather, broadcast or copy that
-//     never happened. -1 is not judged, nor are parameters that no update changes.
+//     never happened. Collectives that send parameters (unshard, gather, the root's
+//     broadcast) read them under the same rule. Parameters that no update changes are not judged.
 //
-// Evidence. Events of every rank in every step; a step or rank without them makes the verdict
-// not_observed. Events without accesses are judged by the first list alone. In a model with
-// frozen tensors, the version of a buffer that is of no unit and no bucket is judged only if
-// the segments of the state show that it holds a trainable tensor.
+// Evidence. Events of every rank in every step, the accesses of computation that has
+// parameters, and the versions that it reads: a step or rank without events, such a compute
+// event without any access, or one that reads updated parameters of version -1 makes the
+// verdict not_observed. Other events without accesses are judged by the first list alone, and
+// the version -1 of a collective's read is not judged: what it brought shows where it is used.
+// In a model with frozen tensors, the version of a buffer that is of no unit and no bucket is
+// judged only if the segments of the state show that it holds a trainable tensor.
 //
 // It follows the issue order: whether a wait makes that order true is the rule of `ordering`.
 // It does not know which part of a buffer was written, nor whether the numbers are right.

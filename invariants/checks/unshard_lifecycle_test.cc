@@ -207,16 +207,83 @@ TEST(UnshardLifecycle, StaleParametersAreNamedWithTheirVersion) {
   EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("never reached"));
 }
 
-TEST(UnshardLifecycle, UnknownVersionsAndFrozenUnitsAreNotJudged) {
+TEST(UnshardLifecycle, FrozenUnitsAreNotJudged) {
   RunDescription run = HandMadeRun(Mode::kFullShard, 2);
   run.model.tensors[2].trainable = run.model.tensors[3].trainable = false;
   std::vector<Script> scripts = FullShard(3);
   for (Script& script : scripts) {
-    script.events[1].accesses[0].version = -1;
-    script.events[4].accesses[0].version = 0;  // layers.1, frozen
+    script.events[3].accesses[1].version = 0;  // layers.1, frozen
+    script.events[4].accesses[0].version = -1;
     script.events[7].accesses[1].version = 0;
   }
   EXPECT_EQ(Judge(run, {ShowScripts(scripts, 3)}).verdict, Verdict::kPass);
+}
+
+TEST(UnshardLifecycle, ComputationWithoutVersionsLeavesStalenessUnobserved) {
+  std::vector<Script> scripts = FullShard(3);
+  scripts[1].events[4].accesses[0].version = -1;
+  CheckResult result = Judge(scripts, 3);
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_EQ(result.reason,
+            "which update event 4 (forward of layers.1, compute) of rank 1 read parameters of was "
+            "not shown");
+  scripts[0].events[1].accesses[0].version = 2;  // stale all the same
+  EXPECT_EQ(Judge(scripts, 3).verdict, Verdict::kFail);
+}
+
+TEST(UnshardLifecycle, ComputationThatShowsNoAccessIsNotObserved) {
+  std::vector<Script> scripts = Replicated();
+  scripts[0].events[0].accesses.clear();
+  const RunDescription run = HandMadeRun(Mode::kReplicated, 2);
+  const CheckResult result = Judge(run, {ShowScripts(scripts, 0)});
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_THAT(result.reason, HasSubstr("which buffers event 0 (forward"));
+  // Computation without parameters may use nothing.
+  scripts = Replicated();
+  scripts[0].events.insert(scripts[0].events.begin() + 1, ScriptedEvent());
+  scripts[0].events[1].event.kind = EventKind::kCompute;
+  EXPECT_EQ(Judge(run, {ShowScripts(scripts, 0)}).verdict, Verdict::kPass);
+}
+
+TEST(UnshardLifecycle, AGatherOfAStaleShardIsNamed) {
+  std::vector<Script> scripts = FullShard(3);
+  scripts[1].events[6].accesses[1].version = 2;
+  const CheckResult result = Judge(scripts, 3);
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("collectives send parameters"));
+  EXPECT_EQ(result.violations[0].rank, 1);
+  EXPECT_EQ(result.violations[0].unit, "layers.1");
+  EXPECT_EQ(result.violations[0].event, 6);
+  EXPECT_EQ(result.violations[0].expected, "version 3");
+  EXPECT_THAT(result.violations[0].actual, HasSubstr("version 2 read by event 6"));
+}
+
+TEST(UnshardLifecycle, WhatIsSentAfterTheUpdateCarriesIt) {
+  const RunDescription run = HandMadeRun(Mode::kZero1AllGather, 2);
+  for (const Purpose purpose : {Purpose::kGatherParameters, Purpose::kBroadcastParameters}) {
+    std::vector<Script> scripts = Replicated(1);
+    for (Script& script : scripts) {
+      ScriptedEvent send = script.events[2];
+      send.event.purpose = purpose;
+      send.event.root = 0;
+      send.accesses = {{0, AccessKind::kRead, {0, 4}, 2}, {0, AccessKind::kWrite, {0, 8}, 2}};
+      script.events.push_back(send);
+    }
+    EXPECT_EQ(Judge(run, {ShowScripts(scripts, 1)}).verdict, Verdict::kPass);
+    scripts[0].events[4].accesses[0].version = 1;
+    const CheckResult result = Judge(run, {ShowScripts(scripts, 1)});
+    ASSERT_EQ(result.violation_count, 1);
+    EXPECT_EQ(result.violations[0].event, 4);
+    EXPECT_EQ(result.violations[0].expected, "version 2");
+    EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("before the update"));
+    scripts = Replicated(1);  // a rank that only receives a broadcast may hold older values
+    ScriptedEvent receive = scripts[1].events[2];
+    receive.event.purpose = Purpose::kBroadcastParameters;
+    receive.event.root = 0;
+    receive.accesses = {{0, AccessKind::kRead, {0, 8}, 1}, {0, AccessKind::kWrite, {0, 8}, 2}};
+    scripts[1].events.push_back(receive);
+    EXPECT_EQ(Judge(run, {ShowScripts(scripts, 1)}).verdict, Verdict::kPass);
+  }
 }
 
 TEST(UnshardLifecycle, ReplicatedModesNeverUnshard) {

@@ -102,6 +102,13 @@ struct RankEvents {
 enum class StateClass : uint8_t { kParameter, kReducedGradient, kExpAvg, kExpAvgSq };
 
 // A run of elements that a rank holds at the boundary; tensor -1 is padding.
+//
+// Where values are shown, padding and memory that was never written or was freed hold quiet
+// NaNs that say so: the bits 0x7fc00000 | kind << 16 | (buffer & 0xffff), kind 1 for padding,
+// 2 for memory never written since its allocation, 3 for freed memory. A trainer fills padding
+// when the run begins, other memory when it is allocated and freed. That padding is inert is
+// proved by those bits alone: what computes with them becomes a NaN, and what writes to them
+// leaves a number.
 struct StateSegment {
   StateClass state = StateClass::kParameter;
   int32_t tensor = -1;
@@ -141,7 +148,9 @@ struct StepObservation {
   int64_t step = 0;                // 0-based
   std::vector<RankEvents> events;  // empty: not observed
   std::vector<RankState> states;   // by first rank; together they cover every rank
-  std::vector<double> losses;      // mean over the rank's micro-batches; empty: not observed
+  // By rank, the mean over its micro-batches, with the bits of the reference's; empty: not
+  // observed, and not judged.
+  std::vector<double> losses;
 };
 
 // The same step of unsharded training: index = tensor; spans of Elements(tensor) floats.
@@ -159,7 +168,7 @@ struct ReferenceTensor {
 struct ReferenceStep {
   int64_t step = 0;
   std::vector<ReferenceTensor> tensors;
-  std::vector<double> losses;  // by rank
+  std::vector<double> losses;  // by rank; empty: not judged
 };
 
 absl::string_view Name(EventKind value);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "invariants/closed_forms/closed_forms.h"
+#include "collectives/traffic_model.h"
 
 namespace shardproof {
 namespace {
@@ -50,8 +50,7 @@ void SummarizeCollectives(const RankEvents& events, StepFigures& figures) {
     }
     ++mine->count;
     mine->payload_bytes += payload_bytes;
-    mine->bus_bytes = static_cast<int64_t>(static_cast<double>(mine->payload_bytes) *
-                                           BusFactor(event.collective, event.group.count));
+    mine->bus_bytes = BusBytes(event.collective, mine->payload_bytes, event.group.count);
   }
 }
 

@@ -293,6 +293,32 @@ bool HasImporterUnits(const ModelDescription& model) {
   return true;
 }
 
+// ---------------------------------------------------------------- frozen=0,3
+
+// The list is the whole truth: a tensor that it leaves out is trainable.
+absl::Status FreezeTensors(absl::string_view text, ModelDescription& model) {
+  for (TensorSpec& tensor : model.tensors) tensor.trainable = true;
+  for (const absl::string_view entry : absl::StrSplit(text, ',')) {
+    int32_t tensor = 0;
+    if (!absl::SimpleAtoi(entry, &tensor) || tensor < 0 ||
+        static_cast<size_t>(tensor) >= model.tensors.size()) {
+      return Refuse(
+          "frozen", entry,
+          absl::StrCat("tensors from 0 to ", model.tensors.size() - 1, ", joined by ','"));
+    }
+    model.tensors[static_cast<size_t>(tensor)].trainable = false;
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintFrozen(const ModelDescription& model) {
+  std::vector<size_t> frozen;
+  for (size_t tensor = 0; tensor < model.tensors.size(); ++tensor) {
+    if (!model.tensors[tensor].trainable) frozen.push_back(tensor);
+  }
+  return absl::StrJoin(frozen, ",");
+}
+
 // ---------------------------------------------------------------- reading keys
 
 // Collects keys in any order; defaults that depend on other keys, and the model, come last.
@@ -304,6 +330,7 @@ class RunReader {
     }
     if (key == "model") return SetText(key, value, model_text_);
     if (key == "units") return SetText(key, value, units_text_);
+    if (key == "frozen") return SetText(key, value, frozen_text_);
     std::optional<absl::Status> result;
     VisitKeys(run_, [&](absl::string_view name, auto& field) {
       if (name == key) result = Read(key, value, field);
@@ -322,6 +349,9 @@ class RunReader {
     if (units_text_.has_value()) {
       SHARDPROOF_RETURN_IF_ERROR(RegroupUnits(*units_text_, run_.model));
     }
+    if (frozen_text_.has_value()) {
+      SHARDPROOF_RETURN_IF_ERROR(FreezeTensors(*frozen_text_, run_.model));
+    }
     SHARDPROOF_RETURN_IF_ERROR(Validate(run_));
     return std::move(run_);
   }
@@ -335,7 +365,7 @@ class RunReader {
   }
 
   absl::Status UnknownKey(absl::string_view key) const {
-    std::string accepted = "model, units";
+    std::string accepted = "model, units, frozen";
     VisitKeys(run_, [&accepted](absl::string_view name, const auto&) {
       absl::StrAppend(&accepted, ", ", name);
     });
@@ -360,6 +390,7 @@ class RunReader {
   std::set<std::string> seen_;
   std::optional<std::string> model_text_;
   std::optional<std::string> units_text_;
+  std::optional<std::string> frozen_text_;
   std::optional<ModelDescription> model_;
 };
 
@@ -612,6 +643,8 @@ std::string PrintRun(const RunDescription& run) {
   const std::vector<KeyText> defaults = KeyTexts(usual);
   std::string line = absl::StrCat("model=", EscapeModel(run.model.name));
   if (!HasImporterUnits(run.model)) absl::StrAppend(&line, ";units=", PrintUnits(run.model));
+  const std::string frozen = PrintFrozen(run.model);
+  if (!frozen.empty()) absl::StrAppend(&line, ";frozen=", frozen);
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].text == defaults[i].text) continue;
     absl::StrAppend(&line, ";", values[i].key, "=", values[i].text);

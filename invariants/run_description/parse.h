@@ -9,6 +9,7 @@
 //                        by '+' or '-' (a range); "!" behind a group: not resharded after
 //                        forward. Default: the importer's. A unit has the importer's name
 //                        if that has the same stages, else one made of its stages' names
+//   frozen=0,3           the tensors without gradient, all of them. Default: the importer's
 //   mode=, prefetch=, layout=, world_size=, shard_group_size=, bucket_cap_bytes=,
 //   grad_sync=, broadcast_bucket_view=0|1, scale_before_reduce=0|1,
 //   keep_unsharded_between_micro_batches=0|1, parameter_dtype=, reduce_dtype=,

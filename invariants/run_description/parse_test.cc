@@ -421,5 +421,32 @@ TEST(ParseRunJson, RejectsModelsWithMissingForeignOrMistypedFields) {
               HasSubstr("model.kind=cnn is refused; accepted: mlp, probe, opaque"));
 }
 
+TEST(ParseRun, FreezesExactlyTheTensorsThatFrozenLists) {
+  const auto importer = [](absl::string_view name) -> absl::StatusOr<ModelDescription> {
+    ModelDescription model;
+    model.name = std::string(name);
+    model.kind = ModelKind::kProbe;
+    for (int32_t tensor = 0; tensor < 3; ++tensor) {
+      const std::string own = absl::StrCat("t", tensor);
+      model.tensors.push_back({.name = own, .shape = {2}, .fan_in = 2, .trainable = tensor != 1});
+      model.stages.push_back({.name = own, .tensors = {tensor}});
+      model.units.push_back({.name = own, .stages = {tensor}});
+    }
+    return model;
+  };
+  const absl::StatusOr<RunDescription> run = ParseRun("model=probe:2,2,2;frozen=0,2", importer);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_FALSE(run->model.tensors[0].trainable);
+  EXPECT_TRUE(run->model.tensors[1].trainable);
+  EXPECT_FALSE(run->model.tensors[2].trainable);
+  EXPECT_THAT(PrintRun(*run), HasSubstr(";frozen=0,2"));
+  for (const char* bad : {"3", "-1", "x", "0,,1", ""}) {
+    const absl::Status status =
+        ParseRun(absl::StrCat("model=probe:2,2,2;frozen=", bad), importer).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("tensors from 0 to 2")) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace shardproof

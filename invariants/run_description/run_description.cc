@@ -15,8 +15,8 @@
 namespace shardproof {
 namespace {
 
-// Parameter, gradient and two moments in float32. Totals of bytes stay in int64 when the
-// elements times this do, so nobody behind Validate needs checked products.
+// Parameter, gradient and two moments in float32. A model's bytes stay in int64 when its
+// elements times this do; ValidateTotals bounds the bytes of all ranks, padding included.
 constexpr int64_t kStateBytesPerElement = 16;
 constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / kStateBytesPerElement;
 
@@ -341,6 +341,23 @@ int32_t ShardCount(const ShardingDescription& sharding) {
   return sharding.shard_group_size > 0 ? sharding.shard_group_size : sharding.world_size.value;
 }
 
+namespace {
+
+// State of all ranks and payload of all micro-batches, padded: no layout more than doubles a
+// rank's whole model. In 64 bits, so that no sum behind Validate can wrap and look right.
+absl::Status ValidateTotals(const RunDescription& run) {
+  const int64_t most = std::numeric_limits<int64_t>::max() / (2 * kStateBytesPerElement) /
+                       (int64_t{run.sharding.world_size.value} + 1) / run.data.num_micro_batches;
+  const int64_t elements = ParameterElements(run.model);
+  if (elements <= most) return absl::OkStatus();
+  return Refuse(absl::StrCat("the model on ", run.sharding.world_size.value, " ranks with ",
+                             run.data.num_micro_batches, " micro-batches"),
+                absl::StrCat(elements, " elements"),
+                absl::StrCat("at most ", most, ", so that bytes fit 64 bits"));
+}
+
+}  // namespace
+
 absl::Status Validate(const RunDescription& run) {
   SHARDPROOF_RETURN_IF_ERROR(ValidateModel(run.model));
   SHARDPROOF_RETURN_IF_ERROR(ValidateWorld(run.sharding));
@@ -350,7 +367,7 @@ absl::Status Validate(const RunDescription& run) {
   if (!(std::isfinite(run.clip_grad_norm) && run.clip_grad_norm >= 0)) {
     return Refuse("clip_grad_norm", run.clip_grad_norm, "0 (no clipping), or a finite norm");
   }
-  return absl::OkStatus();
+  return ValidateTotals(run);
 }
 
 }  // namespace shardproof

@@ -20,11 +20,14 @@ absl::StatusOr<std::vector<std::unique_ptr<Check>>> MakeChecks(
   return checks;
 }
 
+// Fail over pass; without a check that saw its evidence there is nothing to pass.
 Verdict Combine(const std::vector<CheckResult>& checks) {
+  Verdict combined = Verdict::kNotObserved;
   for (const CheckResult& check : checks) {
     if (check.verdict == Verdict::kFail) return Verdict::kFail;
+    if (check.verdict != Verdict::kNotObserved) combined = Verdict::kPass;
   }
-  return Verdict::kPass;
+  return combined;
 }
 
 // A check only sees that it got no reference; why is known here.

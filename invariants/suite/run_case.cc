@@ -11,6 +11,7 @@
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/accounting_engine.h"
 #include "trainer/engines/cpu_engine.h"
+#include "trainer/model/importers.h"
 #include "trainer/replicated/replicated_trainer.h"
 
 namespace shardproof {
@@ -19,12 +20,27 @@ namespace {
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const RunDescription& run,
                                                    const CaseOptions& options) {
   if (options.engine == EngineKind::kAccounting) return MakeAccountingEngine(run);
-  return MakeCpuEngine(run, options.memory_limit_bytes - ReplicatedTrainer::RequiredBytes(run));
+  return MakeCpuEngine(run, {.limit_bytes = options.memory_limit_bytes,
+                             .others_bytes = ReplicatedTrainer::RequiredBytes(run)});
 }
 
 // A path may hold a quote, and replay lines are pasted into a shell.
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+// The short line, which names the model; the JSON where a model made by hand is not what its
+// name would import. Names of units do not matter: the line has none.
+std::string OneLine(const RunDescription& run) {
+  const std::string line = PrintRun(run);
+  absl::StatusOr<RunDescription> again = ParseRun(line, ImportModel);
+  if (again.ok() && again->model.units.size() == run.model.units.size()) {
+    for (size_t unit = 0; unit < run.model.units.size(); ++unit) {
+      again->model.units[unit].name = run.model.units[unit].name;
+    }
+    if (PrintRunJson(*again) == PrintRunJson(run)) return line;
+  }
+  return absl::StrReplaceAll(PrintRunJson(run), {{"\n", ""}});
 }
 
 // As many steps as the run has.
@@ -86,7 +102,7 @@ int64_t AvailableMemoryBytes() {
 
 std::string ReplayLine(const RunDescription& run, EngineKind engine) {
   return absl::StrCat("replay: ci/bazel run //invariants:audit -- --engine=", Name(engine),
-                      " --run=", Quoted(PrintRun(run)));
+                      " --run=", Quoted(OneLine(run)));
 }
 
 std::string ReplayLine(absl::string_view observation_path) {

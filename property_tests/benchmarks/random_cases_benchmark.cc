@@ -48,8 +48,6 @@ void MlpCases(benchmark::State& state) { RunRandomCases(state, Limits(/*all_feat
 // The whole space: probe models, groupings, micro-batches, SGD, the options of modes.
 void AllCases(benchmark::State& state) { RunRandomCases(state, Limits(/*all_features=*/true)); }
 
-// The floor: the oracle's arithmetic for the same cases, once for itself and once for the
-// trainer, which computes the same layers; nothing is planned, moved or checked.
 BENCHMARK(MlpCases)->MinTime(2);
 BENCHMARK(AllCases)->MinTime(2);
 

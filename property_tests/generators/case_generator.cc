@@ -42,6 +42,15 @@ rc::Gen<std::vector<int32_t>> Widths(const CaseLimits& limits) {
 
 rc::Gen<bool> Flag(bool drawn) { return drawn ? rc::gen::arbitrary<bool>() : rc::gen::just(false); }
 
+// Mostly none, else one to three places.
+rc::Gen<std::vector<int32_t>> Frozen(bool drawn) {
+  if (!drawn) return rc::gen::just(std::vector<int32_t>());
+  return rc::gen::mapcat(rc::gen::inRange(0, 6), [](int32_t choice) {
+    return rc::gen::container<std::vector<int32_t>>(
+        static_cast<size_t>(choice < 3 ? 0 : choice - 2), rc::gen::inRange(0, 12));
+  });
+}
+
 // Few elements, as many as a layer has, or more than any model here.
 rc::Gen<int32_t> BucketElements() {
   return rc::gen::oneOf(rc::gen::inRange(1, 8), rc::gen::inRange(1, 1200),
@@ -116,6 +125,7 @@ rc::Gen<CaseSpec> AnyCase(const CaseLimits& limits) {
       rc::gen::set(&CaseSpec::keep_unsharded, Flag(all)),
       rc::gen::set(&CaseSpec::bucket_view, Flag(all)),
       rc::gen::set(&CaseSpec::scale_before, Flag(all)), rc::gen::set(&CaseSpec::sgd, Flag(all)),
+      rc::gen::set(&CaseSpec::no_momentum, Flag(all)), rc::gen::set(&CaseSpec::frozen, Frozen(all)),
       rc::gen::set(&CaseSpec::weight_decay_hundredths, rc::gen::inRange(0, 3)),
       rc::gen::set(&CaseSpec::seed, rc::gen::inRange(1, 1 << 30)));
 }
@@ -128,6 +138,9 @@ std::string ModelText(const CaseSpec& spec) {
 absl::StatusOr<RunDescription> MakeCase(const CaseSpec& spec, const ModelImporter& importer) {
   RunDescription run;
   SHARDPROOF_ASSIGN_OR_RETURN(run.model, importer(ModelText(spec)));
+  for (int32_t place : spec.frozen) {
+    run.model.tensors[static_cast<size_t>(place) % run.model.tensors.size()].trainable = false;
+  }
   ShardingDescription& sharding = run.sharding;
   const bool is_default_grouping = spec.joins.empty() && !spec.root;
   if (!is_default_grouping) {
@@ -146,6 +159,7 @@ absl::StatusOr<RunDescription> MakeCase(const CaseSpec& spec, const ModelImporte
   sharding.keep_unsharded_between_micro_batches =
       spec.keep_unsharded && spec.sync_last && IsUnitMode(spec.mode);
   run.optimizer.kind = spec.sgd ? OptimizerKind::kSgd : OptimizerKind::kAdamW;
+  if (spec.sgd && spec.no_momentum) run.optimizer.momentum = 0;
   run.optimizer.weight_decay = spec.weight_decay_hundredths / 100.0;
   run.data.micro_batch_size = spec.micro_batch_size;
   run.data.num_micro_batches = spec.num_micro_batches;

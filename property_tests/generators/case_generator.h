@@ -41,6 +41,9 @@ struct CaseSpec {
   bool bucket_view = false;
   bool scale_before = false;
   bool sgd = false;
+  bool no_momentum = false;  // SGD only
+  // Tensors at these places (modulo the number of tensors) are frozen.
+  std::vector<int32_t> frozen;
   int32_t weight_decay_hundredths = 0;
   int32_t seed = 1;
 };

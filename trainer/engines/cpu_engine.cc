@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "collectives/ledger.h"
 #include "collectives/simulated/simulated_world.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/plan_observer.h"
@@ -39,7 +41,7 @@ struct RankRuntime {
   Program first;
   Program steady;
   RankMemory memory;
-  Communicator* communicator = nullptr;
+  std::unique_ptr<Communicator> communicator;
   StreamCursor streams[kStreams] = {};
   std::vector<bool> done = {};                 // by operation, this step
   std::vector<int64_t> updates = {};           // by tensor: updates so far
@@ -67,33 +69,42 @@ bool HoldsParameters(const BufferSpec& spec) {
   return spec.role == BufferRole::kParameter || spec.role == BufferRole::kUnshardedParameter;
 }
 
+bool HasBackward(const StepPlan& plan) {
+  return std::any_of(plan.ops.begin(), plan.ops.end(),
+                     [](const Op& op) { return op.kind == OpKind::kBackward; });
+}
+
 class CpuEngine : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const RunDescription& run,
-                                                        int64_t memory_limit_bytes) {
+                                                        const MemoryBudget& budget) {
     auto engine = std::unique_ptr<CpuEngine>(new CpuEngine(run));
     SHARDPROOF_ASSIGN_OR_RETURN(engine->compute_, MakeModelCompute(run));
     engine->stages_ = std::make_unique<StageRunner>(run, engine->placement_, *engine->compute_);
     SHARDPROOF_ASSIGN_OR_RETURN(engine->world_, SimulatedWorld::Create(run.sharding.world_size));
     const int32_t ranks = run.sharding.world_size.value;
     std::vector<StepPlan> plans;
-    int64_t bytes = 0;
+    double bytes = static_cast<double>(budget.others_bytes);  // may be beyond int64
     for (int32_t rank = 0; rank < ranks; ++rank) {
       plans.push_back(PlanStep(run, engine->placement_, Rank{rank}, /*first_step=*/true));
       bytes += RankMemory::Bytes(plans.back());
+      if (bytes > static_cast<double>(budget.limit_bytes)) return TooLarge(run, budget);
     }
-    if (bytes > memory_limit_bytes) return TooLarge(run, bytes, memory_limit_bytes);
     engine->ranks_.reserve(plans.size());
     for (int32_t rank = 0; rank < ranks; ++rank) {
       SHARDPROOF_ASSIGN_OR_RETURN(Communicator* const communicator,
                                   engine->world_->communicator(Rank{rank}, Group{0, 1, ranks}));
-      engine->AddRank(std::move(plans[rank]), communicator);
+      engine->AddRank(std::move(plans[rank]), engine->ledger_.Record(communicator));
+      if (!engine->ranks_.back().memory.ok()) return TooLarge(run, budget);
+      engine->InitializeState(engine->ranks_.back());
+      engine->first_.states.push_back(engine->StateOf(engine->ranks_.back(), Rank{rank}));
     }
     return engine;
   }
 
   absl::StatusOr<const StepObservation*> Step() override {
     const bool first = step_ == 0;
+    ledger_.Clear();
     StepObservation& observation = first ? first_ : steady_;
     if (step_ == 1) std::swap(first_.states, steady_.states);
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -110,29 +121,33 @@ class CpuEngine : public Engine {
       : run_(run),
         placement_(MakePlacement(run)),
         bytes_(BytesOfRanks(placement_, run.sharding.world_size.value)),
+        ledger_(run.sharding.world_size),
         random_(run.data.seed) {}
 
   Program& program(RankRuntime& rank) { return step_ == 0 ? rank.first : rank.steady; }
 
-  static absl::Status TooLarge(const RunDescription& run, int64_t bytes, int64_t limit_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the cpu engine needs ", bytes, " bytes for ", ModeRowName(run.sharding),
-                     " on ", run.sharding.world_size.value, " ranks and may use ", limit_bytes,
-                     ": use the accounting engine, fewer ranks or a smaller model"));
+  static absl::Status TooLarge(const RunDescription& run, const MemoryBudget& budget) {
+    const Placement placement = MakePlacement(run);
+    double bytes = 0;
+    for (int32_t rank = 0; rank < run.sharding.world_size.value; ++rank) {
+      bytes += RankMemory::Bytes(PlanStep(run, placement, Rank{rank}, /*first_step=*/true));
+    }
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the cpu engine needs %.0f bytes for %s on %d ranks, beside %d for others, and may use %d "
+        "in all: use the accounting engine, fewer ranks or a smaller model",
+        bytes, ModeRowName(run.sharding), run.sharding.world_size.value, budget.others_bytes,
+        budget.limit_bytes));
   }
 
-  void AddRank(StepPlan first, Communicator* communicator) {
+  void AddRank(StepPlan first, std::unique_ptr<Communicator> communicator) {
     const Rank rank = first.rank;
     StepPlan steady = PlanStep(run_, placement_, rank, /*first_step=*/false);
     first_.events.push_back(EventsOfPlan(first, {rank.value, 1, 1}));
     steady_.events.push_back(EventsOfPlan(steady, {rank.value, 1, 1}));
     RankMemory memory(steady, placement_);
-    ranks_.push_back(
-        {Program(std::move(first)), Program(std::move(steady)), std::move(memory), communicator});
-    RankRuntime& runtime = ranks_.back();
-    runtime.updates.assign(run_.model.tensors.size(), 0);
-    InitializeState(runtime);
-    first_.states.push_back(StateOf(runtime, rank));
+    ranks_.push_back({Program(std::move(first)), Program(std::move(steady)), std::move(memory),
+                      std::move(communicator)});
+    ranks_.back().updates.assign(run_.model.tensors.size(), 0);
   }
 
   // Parameters get their initial values element by element, so that no rank ever holds more
@@ -357,11 +372,33 @@ class CpuEngine : public Engine {
     observation.step = step_;
     observation.losses.clear();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      observation.losses.push_back(ranks_[rank].loss_sum /
-                                   static_cast<double>(run_.data.num_micro_batches));
+      ShowCalls(ranks_[rank], Rank{static_cast<int32_t>(rank)}, observation.events[rank]);
+      // The loss is part of backward: where nothing is trainable, nobody computes it.
+      if (HasBackward(program(ranks_[rank]).plan)) {
+        observation.losses.push_back(ranks_[rank].loss_sum /
+                                     static_cast<double>(run_.data.num_micro_batches));
+      }
       for (TensorStep& steps : observation.states[rank].steps) {
         steps.updates = ranks_[rank].updates[steps.tensor];
       }
+    }
+  }
+
+  // What a collective event shows is what the communicator was asked for, not what was planned.
+  void ShowCalls(const RankRuntime& rank, Rank id, RankEvents& events) {
+    const absl::Span<const LedgerEntry> calls = ledger_.entries(id);
+    for (size_t op = 0; op < events.events.size(); ++op) {
+      Event& event = events.events[op];
+      if (event.kind != EventKind::kCollective) continue;
+      const int32_t position = rank.collective_of_op[op];
+      event.completed = position >= 0 && static_cast<size_t>(position) < calls.size();
+      if (!event.completed) continue;
+      const LedgerEntry& call = calls[position];
+      event.collective = call.kind;
+      event.dtype = call.dtype;
+      event.elements = call.elements;
+      event.group = call.group;
+      if (call.kind == CollectiveKind::kBroadcast) event.root = call.root.value;
     }
   }
 
@@ -388,6 +425,7 @@ class CpuEngine : public Engine {
   std::unique_ptr<ModelCompute> compute_;
   std::unique_ptr<StageRunner> stages_;
   std::unique_ptr<SimulatedWorld> world_;
+  Ledger ledger_;
   std::vector<RankRuntime> ranks_;
   ScheduleRandom random_;
   int64_t step_ = 0;
@@ -398,9 +436,9 @@ class CpuEngine : public Engine {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
-                                                      int64_t memory_limit_bytes) {
+                                                      const MemoryBudget& budget) {
   SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
-  return CpuEngine::Create(run, memory_limit_bytes);
+  return CpuEngine::Create(run, budget);
 }
 
 }  // namespace shardproof

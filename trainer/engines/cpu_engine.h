@@ -23,11 +23,22 @@
 
 namespace shardproof {
 
+// What the engine may take: limit_bytes less what others beside it (the oracle) will take.
+struct MemoryBudget {
+  int64_t limit_bytes = 0;
+  int64_t others_bytes = 0;
+};
+
 // Unimplemented as CanPlan and MakeModelCompute. ResourceExhausted with the bytes that the
-// run needs when that is more than `memory_limit_bytes`. `run` must be valid and outlive the
-// engine.
+// run needs when they do not fit the budget or cannot be had. `run` must be valid and outlive
+// the engine.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
-                                                      int64_t memory_limit_bytes);
+                                                      const MemoryBudget& budget);
+
+inline absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
+                                                             int64_t limit_bytes) {
+  return MakeCpuEngine(run, MemoryBudget{limit_bytes, 0});
+}
 
 }  // namespace shardproof
 

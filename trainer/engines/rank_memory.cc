@@ -15,18 +15,22 @@ int64_t Aligned(int64_t elements) {
 
 }  // namespace
 
-void RankMemory::Free_::operator()(float* memory) const { std::free(memory); }
+void RankMemory::FreeMemory::operator()(float* memory) const { std::free(memory); }
 
-int64_t RankMemory::Bytes(const StepPlan& plan) {
-  int64_t elements = 0;
-  for (const BufferSpec& spec : plan.buffers) elements += Aligned(spec.elements);
-  return elements * static_cast<int64_t>(sizeof(float));
+double RankMemory::Bytes(const StepPlan& plan) {
+  double elements = 0;
+  for (const BufferSpec& spec : plan.buffers) {
+    elements += static_cast<double>(Aligned(spec.elements));
+  }
+  return elements * sizeof(float);
 }
 
 RankMemory::RankMemory(const StepPlan& plan, const Placement& placement)
     : used_(plan.buffers.size(), false), parts_(plan.buffers.size()) {
   memory_.reset(static_cast<float*>(
-      std::aligned_alloc(kAlignmentElements * sizeof(float), std::max<int64_t>(Bytes(plan), 64))));
+      std::aligned_alloc(kAlignmentElements * sizeof(float),
+                         std::max<int64_t>(static_cast<int64_t>(Bytes(plan)), 64))));
+  if (memory_ == nullptr) return;
   float* next = memory_.get();
   for (const BufferSpec& spec : plan.buffers) {
     begin_.push_back(next);

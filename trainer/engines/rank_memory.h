@@ -33,10 +33,14 @@ class RankMemory {
   // Sets the version of the parts that begin within the range.
   void SetVersion(int32_t buffer, ElementRange range, int32_t version);
 
-  static int64_t Bytes(const StepPlan& plan);
+  // False when the memory could not be had; then nothing else may be called.
+  bool ok() const { return memory_ != nullptr; }
+
+  // What the constructor takes; a double, since a plan's sum may be beyond int64.
+  static double Bytes(const StepPlan& plan);
 
  private:
-  struct Free_ {
+  struct FreeMemory {
     void operator()(float* memory) const;
   };
   // Parts of a parameter buffer that are written separately: shards, or an owner's tensors.
@@ -46,7 +50,7 @@ class RankMemory {
     int32_t version = -1;
   };
 
-  std::unique_ptr<float[], Free_> memory_;
+  std::unique_ptr<float[], FreeMemory> memory_;
   std::vector<float*> begin_;             // by buffer
   std::vector<int64_t> elements_;         // by buffer
   std::vector<bool> used_;                // by buffer
