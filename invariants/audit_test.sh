@@ -3,37 +3,10 @@
 # empty stdout, and exit code 2.
 set -euo pipefail
 
-readonly audit="${PWD}/invariants/audit"
 readonly models="${PWD}/fixtures/models"
+readonly program="${PWD}/invariants/audit"
 readonly work="${TEST_TMPDIR}/audit"
-mkdir -p "${work}"
-cd "${work}"
-failures=0
-
-fail() {
-  echo "FAILED: ${scenario}: $*"
-  sed 's/^/  stdout: /' stdout | head -n 40
-  sed 's/^/  stderr: /' stderr | head -n 40
-  failures=$((failures + 1))
-}
-
-# Runs the audit with the arguments; status, stdout and stderr are there to be looked at.
-run_audit() {
-  scenario="audit $*"
-  status=0
-  "${audit}" "$@" >stdout 2>stderr || status=$?
-}
-
-# expect_bad_input TEXT ARGUMENTS: one line on stderr with TEXT in it.
-expect_bad_input() {
-  local text=$1
-  shift
-  run_audit "$@"
-  [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
-  [[ ! -s stdout ]] || fail "something on stdout"
-  [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
-  grep -qF -- "${text}" stderr || fail "stderr does not name ${text}"
-}
+source ci/rules/program_test.sh
 
 expect_status() {
   [[ "${status}" == "$1" ]] || fail "exit code ${status}, not $1"
@@ -88,53 +61,53 @@ expect_bad_input "folder.json" --model=folder.json
 expect_bad_input "bytes" --model=probe:2000000x2000000 --engine=cpu
 
 # A good run.
-run_audit --model=mlp:2x8 --world_size=2 --format=json
+run_program --model=mlp:2x8 --world_size=2 --format=json
 expect_status 0
 expect_json stdout
 [[ ! -s stderr ]] || fail "something on stderr"
 [[ "$(grep -c '"verdict": "fail"' stdout || true)" == 0 ]] || fail "a check failed"
 
-run_audit --model=mlp:2x8 --world_size=2 --modes=zero2,full_shard/none
+run_program --model=mlp:2x8 --world_size=2 --modes=zero2,full_shard/none
 expect_status 0
 expect_in stdout "full_shard/none"
 
 # To a file: relative to the directory of the person who asked.
-run_audit --model=mlp:2x8 --modes=zero2 --format=json --out=report.json
+run_program --model=mlp:2x8 --modes=zero2 --format=json --out=report.json
 expect_status 0
 [[ ! -s stdout ]] || fail "something on stdout"
 expect_json report.json
 mkdir -p elsewhere
 cp "${models}/gpt2.config.json" elsewhere/here.json
-BUILD_WORKING_DIRECTORY="${work}/elsewhere" run_audit --model=here.json --engine=accounting --modes=zero3 --format=json --out=there.json
+BUILD_WORKING_DIRECTORY="${work}/elsewhere" run_program --model=here.json --engine=accounting --modes=zero3 --format=json --out=there.json
 expect_status 0
 expect_json elsewhere/there.json
 BUILD_WORKING_DIRECTORY="${work}/gone" expect_bad_input "gone" --model=mlp:2x4
 
 # What is expected, before anything runs; out of JSON's way.
-run_audit --model=mlp:2x8 --modes=full_shard/none --explain
+run_program --model=mlp:2x8 --modes=full_shard/none --explain
 expect_status 0
 expect_in stdout "expected step of full_shard/none"
-run_audit --model=mlp:2x8 --modes=full_shard/none --explain --format=json
+run_program --model=mlp:2x8 --modes=full_shard/none --explain --format=json
 expect_status 0
 expect_json stdout
 expect_in stderr "expected step of full_shard/none"
 
 # Evidence that was asked for and is not there.
-run_audit --model=mlp:2x8 --modes=zero2 --engine=accounting
+run_program --model=mlp:2x8 --modes=zero2 --engine=accounting
 expect_status 0
-run_audit --model=mlp:2x8 --modes=zero2 --engine=accounting --require=numeric_equivalence
+run_program --model=mlp:2x8 --modes=zero2 --engine=accounting --require=numeric_equivalence
 expect_status 1
 expect_in stdout "not_observed"
-run_audit --model=mlp:2x8 --modes=zero2 --require=all
+run_program --model=mlp:2x8 --modes=zero2 --require=all
 expect_status 0
 
 # A run that the trainer declines: the reason, and exit code 2.
-run_audit "--run=model=mlp:2x8;mode=zero2;clip_grad_norm=1"
+run_program "--run=model=mlp:2x8;mode=zero2;clip_grad_norm=1"
 expect_status 2
 [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
 expect_in stderr "refused"
 
-run_audit --help
+run_program --help
 expect_status 0
 expect_in stdout "--world_size=4"
 

@@ -3,37 +3,11 @@
 # stderr that names the value, an empty stdout, and exit code 2.
 set -euo pipefail
 
-readonly check="${PWD}/invariants/check"
 readonly zero_train="${PWD}/trainer/zero_train"
 readonly observations="${PWD}/fixtures/observations"
+readonly program="${PWD}/invariants/check"
 readonly work="${TEST_TMPDIR}/check"
-mkdir -p "${work}"
-cd "${work}"
-failures=0
-
-fail() {
-  echo "FAILED: ${scenario}: $*"
-  sed 's/^/  stdout: /' stdout | head -n 60
-  sed 's/^/  stderr: /' stderr | head -n 40
-  failures=$((failures + 1))
-}
-
-run_check() {
-  scenario="check $*"
-  status=0
-  "${check}" "$@" >stdout 2>stderr || status=$?
-}
-
-# expect_bad_input TEXT ARGUMENTS: one line on stderr with TEXT in it.
-expect_bad_input() {
-  local text=$1
-  shift
-  run_check "$@"
-  [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
-  [[ ! -s stdout ]] || fail "something on stdout"
-  [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
-  grep -qF -- "${text}" stderr || fail "stderr does not name ${text}"
-}
+source ci/rules/program_test.sh
 
 expect_status() {
   [[ "${status}" == "$1" ]] || fail "exit code ${status}, not $1"
@@ -47,30 +21,30 @@ expect_in() {
 # What zero_train shows passes, in every mode and in any form of the model.
 for mode in replicated zero1_broadcast zero1_allgather zero2 shard_grad_op full_shard/backward_pre full_shard/backward_post full_shard/none; do
   "${zero_train}" --model=mlp:5,7,3:bias --world_size=3 --mode="${mode}" --num_micro_batches=2 --observe=run.jsonl >/dev/null
-  run_check --observation=run.jsonl --require=all
+  run_program --observation=run.jsonl --require=all
   expect_status 0
   expect_in stdout "shardproof check of run.jsonl"
 done
 "${zero_train}" --model=probe:10x3,7 --world_size=2 --mode=zero2 --observe=probe.jsonl >/dev/null
-run_check --observation=probe.jsonl --require=all
+run_program --observation=probe.jsonl --require=all
 expect_status 0
 
 # Without values there is no verdict on values, and the reason is told.
 "${zero_train}" --model=mlp:8x2048 --mode=zero2 --engine=accounting --observe=counted.jsonl >/dev/null
-run_check --observation=counted.jsonl
+run_program --observation=counted.jsonl
 expect_status 0
 expect_in stdout "numeric_equivalence not_observed: no reference of this model was computed: the first step shows no values"
-run_check --observation=counted.jsonl --require=numeric_equivalence
+run_program --observation=counted.jsonl --require=numeric_equivalence
 expect_status 1
 
 # Only some checks.
-run_check --observation=probe.jsonl --checks=padding,liveness
+run_program --observation=probe.jsonl --checks=padding,liveness
 expect_status 0
 expect_in stdout "liveness"
 [[ "$(grep -c "issue_order" stdout || true)" == 0 ]] || fail "a check that was not asked for"
 
 # Faults.
-run_check --observation="${observations}/sum_instead_of_mean.jsonl"
+run_program --observation="${observations}/sum_instead_of_mean.jsonl"
 expect_status 1
 expect_in stdout "zero2 FAILS numeric_equivalence"
 expect_in stdout "every reduced gradient has the bits of replicated training"
@@ -79,7 +53,7 @@ expect_in stdout "the ratio is N (N = 4 ranks, K = 1 micro-batch): gradients are
 expect_in stdout "replay: ci/bazel run //invariants:check -- --observation='${observations}/sum_instead_of_mean.jsonl'"
 [[ "$(grep -c ' FAILS ' stdout)" == 1 ]] || fail "more than one check failed"
 
-run_check --observation="${observations}/stale_gather.jsonl"
+run_program --observation="${observations}/stale_gather.jsonl"
 expect_status 1
 expect_in stdout "full_shard/backward_pre FAILS unshard_lifecycle, 2 violations"
 expect_in stdout "rank 1, step 1, unit layers.1"
@@ -89,7 +63,7 @@ expect_in stdout "version 0 read by event"
 # To a file, as JSON, relative to the directory of the person who asked.
 mkdir -p elsewhere
 cp "${observations}/stale_gather.jsonl" elsewhere/run.jsonl
-BUILD_WORKING_DIRECTORY="${work}/elsewhere" run_check --observation=run.jsonl --format=json --out=report.json
+BUILD_WORKING_DIRECTORY="${work}/elsewhere" run_program --observation=run.jsonl --format=json --out=report.json
 expect_status 1
 [[ ! -s stdout ]] || fail "something on stdout"
 expect_in elsewhere/report.json '"observation": "run.jsonl"'
@@ -115,10 +89,10 @@ head -c 5000 run.jsonl >truncated.jsonl
 expect_bad_input "truncated.jsonl: line 2" --observation=truncated.jsonl
 sed '1s,shardproof.observation/1,shardproof.observation/9,' run.jsonl >schema.jsonl
 expect_bad_input "shardproof.observation/9" --observation=schema.jsonl
-head -c 3000 "${check}" >binary.jsonl
+head -c 3000 "${program}" >binary.jsonl
 expect_bad_input "binary.jsonl: line 1" --observation=binary.jsonl
 
-run_check --help
+run_program --help
 expect_status 0
 expect_in stdout "--observation"
 

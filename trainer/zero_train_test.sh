@@ -2,33 +2,10 @@
 # zero_train as people meet it: what it prints, and one line on stderr with exit code 2 when it cannot train.
 set -euo pipefail
 
-readonly zero_train="${PWD}/trainer/zero_train"
 readonly models="${PWD}/fixtures/models"
-cd "${TEST_TMPDIR}"
-failures=0
-
-fail() {
-  echo "FAILED: ${scenario}: $*"
-  sed 's/^/  stdout: /' stdout | head -n 60
-  sed 's/^/  stderr: /' stderr | head -n 40
-  failures=$((failures + 1))
-}
-
-run_train() {
-  scenario="zero_train $*"
-  status=0
-  "${zero_train}" "$@" >stdout 2>stderr || status=$?
-}
-
-expect_bad_input() {
-  local text=$1
-  shift
-  run_train "$@"
-  [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
-  [[ ! -s stdout ]] || fail "something on stdout"
-  [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
-  grep -qF -- "${text}" stderr || fail "stderr does not name ${text}"
-}
+readonly program="${PWD}/trainer/zero_train"
+readonly work="${TEST_TMPDIR}/zero_train"
+source ci/rules/program_test.sh
 
 expect_trained() {
   [[ "${status}" == 0 ]] || fail "exit code ${status}, not 0"
@@ -39,7 +16,7 @@ expect_in() {
   grep -qE -- "$1" stdout || fail "no '$1' on stdout"
 }
 
-run_train --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
+run_program --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
 expect_trained
 expect_in '^zero_train in full_shard/backward_pre \(layout flat\)$'
 [[ "$(grep -cE '^ +[0-9]  [0-9.e-]+$' stdout)" == 10 ]] || fail "not a loss for each of ten steps"
@@ -50,37 +27,37 @@ expect_in '^activations of rank 0 '
 cp stdout first
 
 # The same run prints the same losses, and so does any other mode.
-run_train --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
+run_program --model=mlp:8x16 --world_size=4 --mode=full_shard/backward_pre --steps=10
 cmp -s first stdout || fail "two runs differ"
 losses() { grep -E '^ +[0-9]  [0-9.e-]+$' "$1"; }
-run_train --model=mlp:8x16 --world_size=4 --mode=zero1_broadcast --steps=10
+run_program --model=mlp:8x16 --world_size=4 --mode=zero1_broadcast --steps=10
 expect_trained
 [[ "$(losses first)" == "$(losses stdout)" ]] || fail "another mode has other losses"
 
-run_train --model=mlp:8x2048 --mode=zero2 --engine=accounting
+run_program --model=mlp:8x2048 --mode=zero2 --engine=accounting
 expect_trained
 expect_in '^no losses: '
 expect_in '^reduce_scatter +backward +2 +128.00 MiB +96.00 MiB'
 
-run_train --model="${models}/llama-3.1-8b.config.json" --mode=full_shard/none --engine=accounting --world_size=64
+run_program --model="${models}/llama-3.1-8b.config.json" --mode=full_shard/none --engine=accounting --world_size=64
 expect_trained
 expect_in '^[0-9, -]+, \.\.\. \(5[0-9] ranks\) +478.64 MiB'
 expect_in '^activations: none'
 
-run_train --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json
+run_program --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json
 expect_trained
 expect_in '"schema": "shardproof.train/1"'
 [[ "$(grep -c '"loss": [0-9]' stdout)" == 2 ]] || fail "not a loss for each of two steps"
-run_train --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json --engine=accounting
+run_program --model=mlp:2x8 --mode=shard_grad_op --steps=2 --format=json --engine=accounting
 expect_trained
 [[ "$(grep -c '"loss": null' stdout)" == 2 ]] || fail "losses of an engine that computes none"
 
 # What happened, as a file: a line for the run and one a step; values only from an engine that computes them.
-run_train --model=mlp:2x8 --mode=zero2 --steps=2 --observe=run.jsonl
+run_program --model=mlp:2x8 --mode=zero2 --steps=2 --observe=run.jsonl
 expect_trained
 [[ "$(wc -l <run.jsonl)" == 3 ]] || fail "not three lines in run.jsonl"
 [[ "$(grep -c '"values":' run.jsonl)" == 2 ]] || fail "no values in run.jsonl"
-run_train --model=mlp:2x8 --mode=zero2 --steps=2 --engine=accounting --observe=run.jsonl
+run_program --model=mlp:2x8 --mode=zero2 --steps=2 --engine=accounting --observe=run.jsonl
 expect_trained
 [[ "$(wc -l <run.jsonl)" == 3 ]] || fail "not three lines in run.jsonl"
 [[ "$(grep -c '"values":' run.jsonl || true)" == 0 ]] || fail "values in run.jsonl"

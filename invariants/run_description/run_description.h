@@ -27,11 +27,11 @@ namespace shardproof {
 
 // One parameter tensor, row-major. Tied tensors appear once; `aliases` names the others.
 struct TensorSpec {
-  std::string name;            // "layers.3.weight"
-  std::vector<int64_t> shape;  // [out, in]; every extent >= 1
-  int64_t fan_in = 1;          // initial values lie in +-1/sqrt(fan_in)
-  bool trainable = true;       // false: no gradient, no optimizer state
-  std::vector<std::string> aliases;
+  std::string name = {};            // "layers.3.weight"
+  std::vector<int64_t> shape = {};  // [out, in]; every extent >= 1
+  int64_t fan_in = 1;               // initial values lie in +-1/sqrt(fan_in)
+  bool trainable = true;            // false: no gradient, no optimizer state
+  std::vector<std::string> aliases = {};
 };
 
 // The product of the extents. Validate has checked that it fits int64.
@@ -39,15 +39,15 @@ int64_t Elements(const TensorSpec& tensor);
 
 // One step of forward: what runs, with which tensors. Backward runs them in reverse.
 struct Stage {
-  std::string name;              // "layers.3"
-  std::vector<int32_t> tensors;  // indices into ModelDescription::tensors
+  std::string name = {};              // "layers.3"
+  std::vector<int32_t> tensors = {};  // indices into ModelDescription::tensors
 };
 
 // What FSDP wraps: the stages whose tensors are gathered and reduced together. Stages of
 // one unit need not be neighbours (a root unit holds embedding and head).
 struct Unit {
-  std::string name;
-  std::vector<int32_t> stages;        // ascending indices into ModelDescription::stages
+  std::string name = {};
+  std::vector<int32_t> stages = {};   // ascending indices into ModelDescription::stages
   bool reshard_after_forward = true;  // false: gathered once a micro-batch, as PyTorch's root
 };
 
