@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "invariants/checks/all_checks.h"
+#include "invariants/report/failure_text.h"
 #include "invariants/run_description/flags.h"
 #include "invariants/run_description/parse.h"
 #include "invariants/suite/mode_rows.h"
@@ -41,11 +42,9 @@ std::string Judge(const RunDescription& run, const std::string& check) {
   }
   const CheckResult& judged = result->checks[0];
   if (judged.verdict == Verdict::kPass) return "";
-  std::string text = absl::StrCat(Name(judged.verdict), " ", judged.reason, "\n");
-  for (const Violation& violation : judged.violations) {
-    absl::StrAppend(&text, Describe(judged, violation), "\n");
-  }
-  return absl::StrCat(text, ReplayLine(run, EngineKind::kCpu), "\n");
+  return absl::StrCat(ModeRowName(run.sharding), " on ", run.sharding.world_size.value,
+                      " ranks: ", Name(judged.verdict), " ", judged.reason, "\n",
+                      FailureText(judged), ReplayLine(run, EngineKind::kCpu), "\n");
 }
 
 // Lines of runs; mode, layout and world size come from the target.
@@ -82,7 +81,8 @@ class FixedCases : public testing::Test {
         ASSERT_TRUE(run.ok()) << run.status();
         ApplyModeRow(arguments_.row, layout, run->sharding);
         run->sharding.world_size = WorldSize{arguments_.world_size};
-        EXPECT_EQ(Judge(*run, arguments_.check), "");
+        const std::string wrong = Judge(*run, arguments_.check);
+        if (!wrong.empty()) ADD_FAILURE() << wrong;
       }
     }
   }
