@@ -1,6 +1,7 @@
 #include "invariants/checks/padding.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -123,6 +124,7 @@ class PaddingCheck final : public Check {
   const RunDescription* run_ = nullptr;
   std::optional<ClosedForms> forms_;  // made when the first layout is shown
   std::vector<int64_t> elements_;
+  std::array<bool, 4> shown_classes_ = {};  // by StateClass
   const StepObservation* observed_ = nullptr;
   bool shown_ = false;
   bool has_padding_ = false;
@@ -152,6 +154,7 @@ void PaddingCheck::Step(const StepObservation& observed, const ReferenceStep*) {
     fingerprint_ = fingerprint;
     if (!forms_.has_value()) forms_.emplace(*run_);
     JudgeRanks();
+    shown_classes_ = {};
     for (const RankState& state : observed.states) {
       has_padding_ |= state.bytes.padding > 0;
       JudgeSegments(state);
@@ -224,6 +227,7 @@ bool PaddingCheck::Covers(StateClass state_class, int32_t tensor) const {
 
 void PaddingCheck::JudgeSegments(const RankState& state) {
   for (const StateSegment& segment : state.segments) {
+    shown_classes_[static_cast<size_t>(segment.state)] = true;
     if (segment.tensor == -1) {
       has_padding_ |= segment.range.count > 0;
       continue;
@@ -253,11 +257,7 @@ void PaddingCheck::JudgeSegments(const RankState& state) {
 }
 
 void PaddingCheck::JudgeClass(StateClass state_class) {
-  bool shown = false;
-  for (const RankState& state : observed_->states) {
-    for (const StateSegment& segment : state.segments) shown |= segment.state == state_class;
-  }
-  if (!shown) return;
+  if (!shown_classes_[static_cast<size_t>(state_class)]) return;
   const int32_t world = run_->sharding.world_size.value;
   if (WholeOnEachRank(run_->sharding.mode, state_class)) {
     for (const RankState& state : observed_->states) {
