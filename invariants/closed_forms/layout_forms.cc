@@ -12,8 +12,6 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-bool ShardsUnits(Mode mode) { return mode == Mode::kShardGradOp || mode == Mode::kFullShard; }
-
 LayoutForms::LayoutForms(const RunDescription& run)
     : model_(run.model),
       mode_(run.sharding.mode),

@@ -38,9 +38,6 @@ struct LayoutTotals {
   int64_t trainable_shards = 0;  // of the sets with a trainable tensor
 };
 
-// True for shard_grad_op and full_shard, whose sets are units; the others have buckets.
-bool ShardsUnits(Mode mode);
-
 class LayoutForms {
  public:
   explicit LayoutForms(const RunDescription& run);

@@ -34,8 +34,6 @@ std::string PrintShape(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-bool IsUnitMode(Mode mode) { return mode == Mode::kShardGradOp || mode == Mode::kFullShard; }
-
 absl::Status ValidateShape(const TensorSpec& tensor, size_t index, int64_t& total) {
   const auto refuse = [&](absl::string_view accepted) {
     return Refuse(absl::StrCat(Place("tensors", index, tensor), ": shape"),
@@ -246,7 +244,7 @@ absl::Status ValidateModeOptions(const ShardingDescription& sharding) {
     return refuse("broadcast_bucket_view", "1", "0 (1 only with mode zero1_broadcast)");
   }
   if (sharding.keep_unsharded_between_micro_batches &&
-      !(IsUnitMode(mode) && sharding.grad_sync == GradSync::kLast)) {
+      !(ShardsUnits(mode) && sharding.grad_sync == GradSync::kLast)) {
     return refuse("keep_unsharded_between_micro_batches",
                   absl::StrCat("1 with grad_sync ", Name(sharding.grad_sync)),
                   "0 (1 only with mode shard_grad_op or full_shard and grad_sync last)");

@@ -65,6 +65,8 @@ int64_t DtypeBytes(Dtype dtype) {
   return 0;
 }
 
+bool ShardsUnits(Mode mode) { return mode == Mode::kShardGradOp || mode == Mode::kFullShard; }
+
 bool IsModelState(BufferRole role) { return role <= BufferRole::kScalar; }
 
 absl::string_view Name(Dtype value) { return NameIn(kDtypes, value); }

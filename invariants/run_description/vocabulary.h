@@ -103,6 +103,9 @@ enum class StreamId : uint8_t { kCompute, kCommunication };
 inline constexpr int kStreams = 2;
 
 int64_t DtypeBytes(Dtype dtype);
+// shard_grad_op and full_shard: parameters are sharded by unit outside computation. The
+// other modes keep them whole and reduce gradients by bucket.
+bool ShardsUnits(Mode mode);
 bool IsModelState(BufferRole role);
 
 // The lower-case names of flags, JSON and messages: "float32", "zero1_broadcast",

@@ -19,7 +19,9 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const RunDescription& run,
                                                    const CaseOptions& options) {
-  if (options.engine == EngineKind::kAccounting) return MakeAccountingEngine(run);
+  if (options.engine == EngineKind::kAccounting) {
+    return MakeAccountingEngine(run, options.memory_limit_bytes);
+  }
   return MakeCpuEngine(run, {.limit_bytes = options.memory_limit_bytes,
                              .others_bytes = ReplicatedTrainer::RequiredBytes(run)});
 }

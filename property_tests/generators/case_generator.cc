@@ -70,8 +70,6 @@ std::vector<std::string> ProbeShapes(const std::vector<int32_t>& extents) {
   return shapes;
 }
 
-bool IsUnitMode(Mode mode) { return mode == Mode::kShardGradOp || mode == Mode::kFullShard; }
-
 // Groups of consecutive stages; with a root, first and last stage make one more unit.
 std::vector<Unit> GroupStages(const CaseSpec& spec, int32_t stages) {
   std::vector<Unit> units;
@@ -157,7 +155,7 @@ absl::StatusOr<RunDescription> MakeCase(const CaseSpec& spec, const ModelImporte
   sharding.broadcast_bucket_view = spec.bucket_view && spec.mode == Mode::kZero1Broadcast;
   sharding.scale_before_reduce = spec.scale_before;
   sharding.keep_unsharded_between_micro_batches =
-      spec.keep_unsharded && spec.sync_last && IsUnitMode(spec.mode);
+      spec.keep_unsharded && spec.sync_last && ShardsUnits(spec.mode);
   run.optimizer.kind = spec.sgd ? OptimizerKind::kSgd : OptimizerKind::kAdamW;
   if (spec.sgd && spec.no_momentum) run.optimizer.momentum = 0;
   run.optimizer.weight_decay = spec.weight_decay_hundredths / 100.0;

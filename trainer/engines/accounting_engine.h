@@ -8,6 +8,8 @@
 #ifndef TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
 #define TRAINER_ENGINES_ACCOUNTING_ENGINE_H_
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -16,8 +18,11 @@
 
 namespace shardproof {
 
-// Unimplemented as CanPlan. `run` must be valid and outlive the engine.
-absl::StatusOr<std::unique_ptr<Engine>> MakeAccountingEngine(const RunDescription& run);
+// Unimplemented as CanPlan. ResourceExhausted when what it would show of the ranks' shards may
+// need more than `memory_limit_bytes`: it moves no values, but knows every shard of every
+// rank. `run` must be valid and outlive the engine.
+absl::StatusOr<std::unique_ptr<Engine>> MakeAccountingEngine(
+    const RunDescription& run, int64_t memory_limit_bytes = std::numeric_limits<int64_t>::max());
 
 }  // namespace shardproof
 

@@ -310,5 +310,14 @@ TEST(AccountingEngine, CountsEveryModeOfGpt2OverSixtyFourRanks) {
   }
 }
 
+TEST(MakeAccountingEngine, RefusesShardsThatDoNotFitTheMemory) {
+  RunDescription run = TestRun("probe:3,4,5", Mode::kFullShard, 4);
+  run.sharding.layout = LayoutKind::kRows;
+  const absl::Status status = MakeAccountingEngine(run, /*memory_limit_bytes=*/1000).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may use 1000"));
+  EXPECT_TRUE(MakeAccountingEngine(run, /*memory_limit_bytes=*/1000000).ok());
+}
+
 }  // namespace
 }  // namespace shardproof

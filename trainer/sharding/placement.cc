@@ -6,8 +6,6 @@
 namespace shardproof {
 namespace {
 
-bool IsUnitMode(Mode mode) { return mode == Mode::kShardGradOp || mode == Mode::kFullShard; }
-
 bool ShardsBuckets(Mode mode) { return mode == Mode::kZero1AllGather || mode == Mode::kZero2; }
 
 class PlacementBuilder {
@@ -133,7 +131,7 @@ void PlaceBuckets(const RunDescription& run, PlacementBuilder& builder) {
 
 Placement MakePlacement(const RunDescription& run) {
   PlacementBuilder builder(run);
-  if (IsUnitMode(run.sharding.mode)) {
+  if (ShardsUnits(run.sharding.mode)) {
     PlaceUnits(run, builder);
   } else {
     PlaceBuckets(run, builder);
