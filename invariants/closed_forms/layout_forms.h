@@ -1,6 +1,6 @@
 // Where the elements of every tensor lie: which tensors share a buffer, how the buffer is
 // cut into shards, and which rank owns what. The rules are in closed_forms.h, section
-// LAYOUT; this file is their arithmetic and is private to closed_forms.
+// LAYOUT; this file is their arithmetic. Include closed_forms.h.
 //
 // Everything is computed once, in time linear in tensors and pieces (a piece is the part of
 // one tensor on one rank), so that asking for a rank or an element costs nothing later.

@@ -381,7 +381,7 @@ class RunReader {
       return Refuse("model", *model_text_, "a model written out in full (no importer is given)");
     }
     SHARDPROOF_ASSIGN_OR_RETURN(model_, importer(*model_text_));
-    // An importer shortens a path to its file name; the replay line needs all of it.
+    // Whatever an importer calls the model, a replay line needs the text that imports it again.
     model_->name = *model_text_;
     return absl::OkStatus();
   }
