@@ -267,7 +267,7 @@ void HandMadeTraining::ShowUnit(int32_t rank, StateClass state, int32_t unit, Ra
     shown->segments.push_back({state, tensor, range, buffer, offset, Store(values)});
     offset += range.count;
   };
-  for (const int32_t t : UnitTensors(run_.model, unit)) {
+  for (const int32_t t : TensorsOfUnits(run_.model)[unit]) {
     const std::vector<float>& all = values_[t].classes[static_cast<int>(state)];
     const int64_t elements = static_cast<int64_t>(all.size());
     total += elements;

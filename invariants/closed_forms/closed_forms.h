@@ -8,9 +8,11 @@
 // (grad_sync every: K; last: 1, the last). P_t = elements of tensor t.
 //
 // SETS OF TENSORS THAT SHARE A BUFFER
-//   units     shard_grad_op, full_shard: the tensors of a unit in order of first use.
+//   units     shard_grad_op, full_shard: the tensors of a unit in order of first use. A tensor
+//             that stages of several units use belongs to the unit of its first stage.
 //   buckets   replicated, zero1_*, zero2: trainable tensors in reverse registration order;
-//             a bucket closes when its bytes reach or pass bucket_cap_bytes.
+//             a bucket closes when its bytes reach or pass bucket_cap_bytes. Tensors without
+//             elements are in no bucket.
 //             Frozen tensors of these modes share one more buffer, whole on every rank.
 //
 // LAYOUT OF A SET OVER n SHARDS (elements of one shard, equal on all ranks; the padded
@@ -44,20 +46,26 @@
 //
 // THE STEP. A run is a maximal sequence of consecutive stages of one unit; forward computes
 // runs in order, backward in reverse, down to the run of the first stage with a trainable
-// tensor (its whole run). In the unit modes, with G = all-gather of a unit's parameters
-// (elements of the padded full buffer), c = compute of a run, R = reshard, S = reduce-scatter:
-//   forward   for each run: G if the unit has elements and is sharded; then R of the run
-//             before, if due; then c. After the last run, its R if due. full_shard: R is due
-//             after the unit's last forward run if reshard_after_forward. shard_grad_op: never.
-//             In both, if backward never reaches the unit, R is due after its last forward run.
-//             A unit without elements is never gathered or resharded.
+// tensor (its whole run). A run needs its own unit and the units that tensors of its stages
+// belong to (tied weights): its own first, then the others in ascending order. A unit's last
+// forward run is the last one that needs it, its last backward run the lowest one that needs it
+// and that backward reaches. In the unit modes, with G = all-gather of a unit's parameters
+// (elements of the padded full buffer), c = compute of a run, R = reshard, S = reduce-scatter;
+// where a line speaks of several units, in the order in which the run needs them:
+//   forward   for each run: G of each unit that it needs, if it has elements and is sharded;
+//             then R of the units due after the run before; then c. After the last run, R of
+//             those due. full_shard: R of a unit is due after its last forward run if
+//             reshard_after_forward. shard_grad_op: never. In both, if backward never needs the
+//             unit, R is due after its last forward run. A unit without elements is never
+//             gathered or resharded.
 //   backward  for each run j, down:
-//             G of j's unit if it is sharded;
-//             backward_pre: G of run j-1's unit if backward reaches it and it is sharded;
-//             c; R, if j is the unit's last backward run;
-//             backward_post: G of run j-1's unit, as above;
-//             S, if j is the unit's last backward run and the unit has a trainable tensor,
-//             in reducing micro-batches.
+//             G of each unit that j needs, if it is sharded;
+//             backward_pre: G of each unit that run j-1 needs, if backward reaches j-1 and the
+//             unit is sharded;
+//             c; R of each unit whose last backward run is j;
+//             backward_post: G for run j-1, as above;
+//             S of each unit whose last backward run is j and that has a trainable tensor with
+//             elements, in reducing micro-batches.
 //   In micro-batches that do not reduce, keep_unsharded_between_micro_batches suppresses R in
 //   backward, never in forward; the next forward then finds the unit unsharded and does not
 //   gather it.
@@ -65,10 +73,15 @@
 //   writes its last tensor; in reducing micro-batches, after each run's c, complete buckets
 //   are reduced in bucket order (all-reduce; zero2: reduce-scatter; elements of the padded
 //   bucket), none before its predecessors.
+//   clip      with clip_grad_norm, before the first update. zero2 and the unit modes: each rank
+//             has the squares of its own shards, so one all-reduce of 1 element (float64,
+//             purpose clip_norm, phase optimizer, no unit or bucket). The other modes have whole
+//             gradients and send nothing.
 //   optimizer one update per set with a trainable tensor, in set order (zero1_broadcast: one
 //             update in all); zero1_allgather, zero2: after each bucket's update, the
 //             all-gather of its parameters. zero1_broadcast: after the update, one broadcast
-//             per trainable tensor in registration order, P_t elements, root = owner; with
+//             per trainable tensor with elements, in registration order, P_t elements, root =
+//             owner; with
 //             broadcast_bucket_view one per owner with tensors, by rank, its elements.
 //   Every collective has dtype float32 here (mixed precision: parameter dtype for gathers and
 //   broadcasts, reduce dtype for reductions) and the group {0, 1, N}. A compute item has the
@@ -78,7 +91,8 @@
 // LIVE BYTES. An event's live bytes are those after its allocations, before its frees, of the
 // roles that are model state. Parameters, moments and scalars live always.
 //   - A unit's full parameters live from its G to its R.
-//   - A backward c writes to a gradient if a stage of its run has a trainable tensor of it.
+//   - A backward c writes to a gradient if a stage of its run has a trainable tensor of it, used
+//     in this step or not: usage changes values, never events.
 //   - Reduced gradients (whole buckets, bucket shards, unit shards) are freed at the start of
 //     the next step. Unit and zero2 shards are allocated by their first S. Buckets of
 //     replicated and zero1_* are allocated by the first backward c that writes to them (in
@@ -95,6 +109,9 @@
 //     backward. Prefetch none: right after the reduction (and its sum). So the full gradients
 //     alive in backward are 2, 2, 1 for backward_pre, backward_post, none, and the full units
 //     2, 1, 1.
+//
+// USAGE (UsageRule) changes no byte, event or collective of a step. A tensor that no rank uses
+// in a step has gradient zero and no update in it.
 //
 // NOT DEFINED YET: bytes under mixed precision, and the step of hybrid sharding (a shard group
 // smaller than the world). NoStateRule and NoStepRule say so, and a check whose expectation is

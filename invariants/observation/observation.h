@@ -144,6 +144,12 @@ struct RankState {
   std::vector<TensorStep> steps;  // empty: not observed
 };
 
+// What one rank clipped with. The norm is that of the mean gradient, over all ranks' elements.
+struct ClipObservation {
+  double norm = 0;
+  float coefficient = 1;  // by which the rank multiplied its gradients; 1: none
+};
+
 struct StepObservation {
   int64_t step = 0;                // 0-based
   std::vector<RankEvents> events;  // empty: not observed
@@ -151,6 +157,8 @@ struct StepObservation {
   // By rank, the mean over its micro-batches, with the bits of the reference's; empty: not
   // observed, and not judged.
   std::vector<double> losses;
+  // By rank; empty: no clipping, or not observed. Gradients at the boundary are the clipped ones.
+  std::vector<ClipObservation> clips;
 };
 
 // The same step of unsharded training: index = tensor; spans of Elements(tensor) floats.
@@ -159,7 +167,7 @@ struct StepObservation {
 struct ReferenceTensor {
   const float* parameter = nullptr;           // after the update
   const float* previous_parameter = nullptr;  // before it
-  const float* gradient = nullptr;            // mean over ranks and micro-batches
+  const float* gradient = nullptr;            // mean over ranks and micro-batches, clipped
   const float* exp_avg = nullptr;
   const float* exp_avg_sq = nullptr;
   int64_t updates = 0;
@@ -169,6 +177,12 @@ struct ReferenceStep {
   int64_t step = 0;
   std::vector<ReferenceTensor> tensors;
   std::vector<double> losses;  // by rank; empty: not judged
+  // With clipping: its own norm, and the coefficient that follows from it. The gradients above
+  // were clipped with `used_coefficient`: the trainer's, where that is within 1e-6 of its own,
+  // so that what follows is comparable bit for bit; else its own.
+  double gradient_norm = 0;
+  float clip_coefficient = 1;
+  float used_coefficient = 1;
 };
 
 absl::string_view Name(EventKind value);

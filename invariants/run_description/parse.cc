@@ -319,6 +319,146 @@ std::string PrintFrozen(const ModelDescription& model) {
   return absl::StrJoin(frozen, ",");
 }
 
+// ---------------------------------------------------------------- ties=head.weight:embed.weight
+
+absl::Status TieAll(absl::string_view text, ModelDescription& model) {
+  for (const absl::string_view entry : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> names = absl::StrSplit(entry, ':');
+    if (names.size() != 2) {
+      return Refuse("ties", entry, "TIED:KEPT, two names of tensors; joined by ','");
+    }
+    SHARDPROOF_RETURN_IF_ERROR(TieTensors(names[0], names[1], model));
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintTies(const ModelDescription& model) {
+  std::vector<std::string> ties;
+  for (const TensorSpec& tensor : model.tensors) {
+    for (const std::string& alias : tensor.aliases) {
+      ties.push_back(absl::StrCat(alias, ":", tensor.name));
+    }
+  }
+  return absl::StrJoin(ties, ",");
+}
+
+// ----------------------------------------------------------------
+// usage=3@rank:0@steps:even,4@steps:never
+
+constexpr std::pair<StepUse, absl::string_view> kStepUses[] = {{StepUse::kEvery, "every"},
+                                                               {StepUse::kEven, "even"},
+                                                               {StepUse::kOdd, "odd"},
+                                                               {StepUse::kNever, "never"}};
+
+absl::Status ReadCondition(absl::string_view condition, UsageRule& rule) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(condition, absl::MaxSplits(':', 1));
+  if (parts.first == "rank" && absl::SimpleAtoi(parts.second, &rule.rank)) {
+    return absl::OkStatus();
+  }
+  if (parts.first == "micro_batch" && absl::SimpleAtoi(parts.second, &rule.micro_batch)) {
+    return absl::OkStatus();
+  }
+  for (const auto& [use, name] : kStepUses) {
+    if (parts.first != "steps" || parts.second != name) continue;
+    rule.steps = use;
+    return absl::OkStatus();
+  }
+  return Refuse("usage", condition, "rank:R, micro_batch:M, steps:every|even|odd|never");
+}
+
+absl::StatusOr<std::vector<UsageRule>> ReadUsage(absl::string_view text) {
+  std::vector<UsageRule> rules;
+  if (text.empty()) return rules;
+  for (const absl::string_view entry : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(entry, '@');
+    UsageRule& rule = rules.emplace_back();
+    if (!absl::SimpleAtoi(parts[0], &rule.tensor)) {
+      return Refuse("usage", entry, "TENSOR@CONDITION@..., as in 3@rank:0@steps:even");
+    }
+    for (size_t i = 1; i < parts.size(); ++i) {
+      SHARDPROOF_RETURN_IF_ERROR(ReadCondition(parts[i], rule));
+    }
+  }
+  return rules;
+}
+
+std::string PrintUsage(const std::vector<UsageRule>& rules) {
+  return absl::StrJoin(rules, ",", [](std::string* out, const UsageRule& rule) {
+    absl::StrAppend(out, rule.tensor);
+    if (rule.rank >= 0) absl::StrAppend(out, "@rank:", rule.rank);
+    if (rule.micro_batch >= 0) absl::StrAppend(out, "@micro_batch:", rule.micro_batch);
+    for (const auto& [use, name] : kStepUses) {
+      if (use == rule.steps && use != StepUse::kEvery) absl::StrAppend(out, "@steps:", name);
+    }
+  });
+}
+
+// ----------------------------------------------------------------
+// groups=0+2@weight_decay:0,1@beta1:0.5
+
+// Calls visit(key, field) for what a group sets.
+template <typename Group, typename Visit>
+void VisitGroupKeys(Group& group, Visit&& visit) {
+  visit("learning_rate", group.learning_rate);
+  visit("beta1", group.beta1);
+  visit("beta2", group.beta2);
+  visit("weight_decay", group.weight_decay);
+}
+
+absl::Status ReadGroupKey(absl::string_view entry, OptimizerGroup& group) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(entry, absl::MaxSplits(':', 1));
+  absl::Status status =
+      Refuse("groups", entry, "learning_rate:X, beta1:X, beta2:X, weight_decay:X");
+  VisitGroupKeys(group, [&](absl::string_view key, double& field) {
+    if (key != parts.first) return;
+    const std::string text(parts.second);
+    status = Read(absl::StrCat("groups: ", key), {Value::Source::kLine, text, text}, field);
+  });
+  return status;
+}
+
+// What a group leaves out is the optimizer's.
+absl::StatusOr<std::vector<OptimizerGroup>> ReadGroups(absl::string_view text,
+                                                       const OptimizerDescription& base) {
+  std::vector<OptimizerGroup> groups;
+  if (text.empty()) return groups;
+  for (const absl::string_view entry : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(entry, '@');
+    OptimizerGroup& group = groups.emplace_back();
+    group.learning_rate = base.learning_rate;
+    group.beta1 = base.beta1;
+    group.beta2 = base.beta2;
+    group.weight_decay = base.weight_decay;
+    for (const absl::string_view tensor : absl::StrSplit(parts[0], '+')) {
+      if (!absl::SimpleAtoi(tensor, &group.tensors.emplace_back())) {
+        return Refuse("groups", entry, "TENSOR+TENSOR...@KEY:VALUE@..., as in 0+2@weight_decay:0");
+      }
+    }
+    for (size_t i = 1; i < parts.size(); ++i) {
+      SHARDPROOF_RETURN_IF_ERROR(ReadGroupKey(parts[i], group));
+    }
+  }
+  return groups;
+}
+
+std::string PrintGroups(const OptimizerDescription& optimizer) {
+  return absl::StrJoin(optimizer.groups, ",",
+                       [&optimizer](std::string* out, const OptimizerGroup& group) {
+                         absl::StrAppend(out, absl::StrJoin(group.tensors, "+"));
+                         std::vector<std::pair<absl::string_view, double>> usual;
+                         VisitGroupKeys(optimizer, [&usual](absl::string_view key, double value) {
+                           usual.emplace_back(key, value);
+                         });
+                         size_t at = 0;
+                         VisitGroupKeys(group, [&](absl::string_view key, double value) {
+                           if (value != usual[at++].second)
+                             absl::StrAppend(out, "@", key, ":", Write(value));
+                         });
+                       });
+}
+
 // ---------------------------------------------------------------- reading keys
 
 // Collects keys in any order; defaults that depend on other keys, and the model, come last.
@@ -331,6 +471,9 @@ class RunReader {
     if (key == "model") return SetText(key, value, model_text_);
     if (key == "units") return SetText(key, value, units_text_);
     if (key == "frozen") return SetText(key, value, frozen_text_);
+    if (key == "ties") return SetText(key, value, ties_text_);
+    if (key == "usage") return SetText(key, value, usage_text_);
+    if (key == "groups") return SetText(key, value, groups_text_);
     std::optional<absl::Status> result;
     VisitKeys(run_, [&](absl::string_view name, auto& field) {
       if (name == key) result = Read(key, value, field);
@@ -346,11 +489,19 @@ class RunReader {
     if (!seen_.contains("layout")) run_.sharding.layout = DefaultLayout(mode);
     if (!model_.has_value()) SHARDPROOF_RETURN_IF_ERROR(ImportText(importer));
     run_.model = *std::move(model_);
+    // First: it moves the indices that units, frozen, usage and groups speak of.
+    if (ties_text_.has_value()) SHARDPROOF_RETURN_IF_ERROR(TieAll(*ties_text_, run_.model));
     if (units_text_.has_value()) {
       SHARDPROOF_RETURN_IF_ERROR(RegroupUnits(*units_text_, run_.model));
     }
     if (frozen_text_.has_value()) {
       SHARDPROOF_RETURN_IF_ERROR(FreezeTensors(*frozen_text_, run_.model));
+    }
+    if (usage_text_.has_value()) {
+      SHARDPROOF_ASSIGN_OR_RETURN(run_.usage, ReadUsage(*usage_text_));
+    }
+    if (groups_text_.has_value()) {
+      SHARDPROOF_ASSIGN_OR_RETURN(run_.optimizer.groups, ReadGroups(*groups_text_, run_.optimizer));
     }
     SHARDPROOF_RETURN_IF_ERROR(Validate(run_));
     return std::move(run_);
@@ -365,7 +516,7 @@ class RunReader {
   }
 
   absl::Status UnknownKey(absl::string_view key) const {
-    std::string accepted = "model, units, frozen";
+    std::string accepted = "model, ties, units, frozen, usage, groups";
     VisitKeys(run_, [&accepted](absl::string_view name, const auto&) {
       absl::StrAppend(&accepted, ", ", name);
     });
@@ -391,6 +542,9 @@ class RunReader {
   std::optional<std::string> model_text_;
   std::optional<std::string> units_text_;
   std::optional<std::string> frozen_text_;
+  std::optional<std::string> ties_text_;
+  std::optional<std::string> usage_text_;
+  std::optional<std::string> groups_text_;
   std::optional<ModelDescription> model_;
 };
 
@@ -642,9 +796,14 @@ std::string PrintRun(const RunDescription& run) {
   const std::vector<KeyText> values = KeyTexts(run);
   const std::vector<KeyText> defaults = KeyTexts(usual);
   std::string line = absl::StrCat("model=", EscapeModel(run.model.name));
+  const std::string ties = PrintTies(run.model);
+  if (!ties.empty()) absl::StrAppend(&line, ";ties=", ties);
   if (!HasImporterUnits(run.model)) absl::StrAppend(&line, ";units=", PrintUnits(run.model));
   const std::string frozen = PrintFrozen(run.model);
   if (!frozen.empty()) absl::StrAppend(&line, ";frozen=", frozen);
+  if (!run.usage.empty()) absl::StrAppend(&line, ";usage=", PrintUsage(run.usage));
+  const std::string groups = PrintGroups(run.optimizer);
+  if (!groups.empty()) absl::StrAppend(&line, ";groups=", groups);
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].text == defaults[i].text) continue;
     absl::StrAppend(&line, ";", values[i].key, "=", values[i].text);
@@ -657,6 +816,12 @@ std::string PrintRunJson(const RunDescription& run) {
       absl::StrCat("{\n  \"schema\": \"", kSchema, "\",\n  \"model\": ", PrintModel(run.model));
   for (const KeyText& value : KeyTexts(run)) {
     absl::StrAppend(&json, ",\n  \"", value.key, "\": ", value.json);
+  }
+  if (!run.usage.empty()) {
+    absl::StrAppend(&json, ",\n  \"usage\": \"", PrintUsage(run.usage), "\"");
+  }
+  if (!run.optimizer.groups.empty()) {
+    absl::StrAppend(&json, ",\n  \"groups\": \"", PrintGroups(run.optimizer), "\"");
   }
   return json + "\n}\n";
 }

@@ -5,11 +5,17 @@
 // default, and model, so that ParseRun(PrintRun(run)) equals run.
 //   model=TEXT           what --model accepts; resolved by the caller's importer. A ';' in it
 //                        is written %3B, a '%' %25. It becomes model.name, as it stands
+//   ties=A:B,C:B         tensor A is tied to B: B's values are used where A was, and A is gone, so
+//                        that the indices of later tensors move down. Indices below are after it
 //   units=0-1,2,3-4      groups of stages, in order of first stage; stages of a group joined
 //                        by '+' or '-' (a range); "!" behind a group: not resharded after
 //                        forward. Default: the importer's. A unit has the importer's name
 //                        if that has the same stages, else one made of its stages' names
 //   frozen=0,3           the tensors without gradient, all of them. Default: the importer's
+//   usage=3@rank:0@micro_batch:1@steps:even,4@steps:never
+//                        when a tensor is used (UsageRule); what is not named is "every"
+//   groups=0+2@weight_decay:0,1@learning_rate:0.1@beta1:0.5@beta2:0.9
+//                        optimizer groups; what is not named is the optimizer's
 //   mode=, prefetch=, layout=, world_size=, shard_group_size=, bucket_cap_bytes=,
 //   grad_sync=, broadcast_bucket_view=0|1, scale_before_reduce=0|1,
 //   keep_unsharded_between_micro_batches=0|1, parameter_dtype=, reduce_dtype=,

@@ -448,5 +448,39 @@ TEST(ParseRun, FreezesExactlyTheTensorsThatFrozenLists) {
   }
 }
 
+TEST(ParseRun, KeepsTiesUsageAndGroups) {
+  const std::string line =
+      "model=mlp:x;ties=layers.5.weight:layers.0.weight;usage=1@rank:0,3@micro_batch:1@steps:odd,"
+      "4@steps:never;groups=0+2@weight_decay:0,1@learning_rate:0.5@beta1:0.25;"
+      "num_micro_batches=2";
+  const RunDescription run = Parsed(line);
+  ASSERT_EQ(run.model.tensors.size(), 5u);
+  EXPECT_THAT(run.model.stages[5].tensors, ElementsAre(0));
+  ASSERT_EQ(run.usage.size(), 3u);
+  EXPECT_EQ(run.usage[1].micro_batch, 1);
+  EXPECT_EQ(run.usage[1].steps, StepUse::kOdd);
+  ASSERT_EQ(run.optimizer.groups.size(), 2u);
+  EXPECT_EQ(run.optimizer.groups[0].weight_decay, 0);
+  EXPECT_EQ(run.optimizer.groups[0].learning_rate, 1e-3);
+  EXPECT_EQ(run.optimizer.groups[1].beta1, 0.25);
+  EXPECT_EQ(PrintRun(Parsed(PrintRun(run))), PrintRun(run));
+  EXPECT_THAT(PrintRun(run), HasSubstr("ties=layers.5.weight:layers.0.weight"));
+  const absl::StatusOr<RunDescription> again = ParseRunJson(PrintRunJson(run), nullptr);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(PrintRunJson(*again), PrintRunJson(run));
+}
+
+TEST(ParseRun, RefusesBadTiesUsageAndGroups) {
+  EXPECT_THAT(LineError("model=mlp:x;ties=layers.5.weight"), HasSubstr("ties=layers.5.weight"));
+  EXPECT_THAT(LineError("model=mlp:x;ties=no:layers.0.weight"), HasSubstr("'no'"));
+  EXPECT_THAT(LineError("model=mlp:x;usage=a"), HasSubstr("usage=a"));
+  EXPECT_THAT(LineError("model=mlp:x;usage=1@steps:some"), HasSubstr("usage=steps:some"));
+  EXPECT_THAT(LineError("model=mlp:x;usage=1@rank:9"), HasSubstr("rank is 9"));
+  EXPECT_THAT(LineError("model=mlp:x;groups=a@beta1:0"), HasSubstr("groups=a@beta1:0"));
+  EXPECT_THAT(LineError("model=mlp:x;groups=0@beta3:0"), HasSubstr("groups=beta3:0"));
+  EXPECT_THAT(LineError("model=mlp:x;groups=0@beta1:x"), HasSubstr("beta1=x"));
+  EXPECT_THAT(LineError("model=mlp:x;groups=0@beta1:2"), HasSubstr("beta1 is 2"));
+}
+
 }  // namespace
 }  // namespace shardproof

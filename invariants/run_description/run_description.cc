@@ -1,5 +1,6 @@
 #include "invariants/run_description/run_description.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -42,8 +43,8 @@ absl::Status ValidateShape(const TensorSpec& tensor, size_t index, int64_t& tota
   if (tensor.shape.empty()) return refuse("at least one extent (a scalar has shape [1])");
   int64_t elements = 1;
   for (const int64_t extent : tensor.shape) {
-    if (extent < 1) return refuse("extents from 1");
-    if (extent > kMaxElements / elements) {
+    if (extent < 0) return refuse("extents from 0");
+    if (elements > 0 && extent > kMaxElements / elements) {
       return refuse(absl::StrCat("at most ", kMaxElements, " elements"));
     }
     elements *= extent;
@@ -85,6 +86,10 @@ absl::Status ValidateTensors(const ModelDescription& model) {
                       alias.empty() ? "empty" : "a repeated name", "each name once");
       }
     }
+  }
+  if (total == 0) {
+    return absl::InvalidArgumentError(
+        "model has only empty tensors; accepted: at least one element");
   }
   return absl::OkStatus();
 }
@@ -154,20 +159,10 @@ absl::Status ValidateUnits(const ModelDescription& model) {
   for (size_t u = 0; u < model.units.size(); ++u) {
     SHARDPROOF_RETURN_IF_ERROR(ValidateUnitStages(model, u, unit_of_stage));
   }
-  std::vector<int32_t> unit_of_tensor(model.tensors.size(), -1);
   for (size_t s = 0; s < model.stages.size(); ++s) {
-    const int32_t unit = unit_of_stage[s];
-    if (unit < 0) {
+    if (unit_of_stage[s] < 0) {
       return Refuse(Place("stages", s, model.stages[s]), "in no unit",
                     "every stage in exactly one unit");
-    }
-    for (const int32_t tensor : model.stages[s].tensors) {
-      if (unit_of_tensor[tensor] >= 0 && unit_of_tensor[tensor] != unit) {
-        return Refuse(Place("tensors", tensor, model.tensors[tensor]),
-                      absl::StrCat("in units ", unit_of_tensor[tensor], " and ", unit),
-                      "stages that share a tensor in one unit");
-      }
-      unit_of_tensor[tensor] = unit;
     }
   }
   return absl::OkStatus();
@@ -185,6 +180,10 @@ absl::Status ValidateMlp(const ModelDescription& model) {
                     stage.tensors.size(), "a weight [out, in], and a bias [out] or none");
     }
     const std::vector<int64_t>& weight = model.tensors[stage.tensors[0]].shape;
+    if (std::find(weight.begin(), weight.end(), 0) != weight.end()) {
+      return Refuse(absl::StrCat(place, ": the weight's shape"), PrintShape(weight),
+                    "extents from 1 (only a probe may have empty tensors)");
+    }
     if (weight.size() != 2 || (s > 0 && weight[1] != width)) {
       return Refuse(absl::StrCat(place, ": the weight's shape"), PrintShape(weight),
                     s == 0 ? std::string("[out, in]") : absl::StrCat("[out, ", width, "]"));
@@ -252,17 +251,78 @@ absl::Status ValidateModeOptions(const ShardingDescription& sharding) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateOptimizer(const OptimizerDescription& optimizer) {
-  for (const auto& [key, beta] :
-       {std::pair("beta1", optimizer.beta1), std::pair("beta2", optimizer.beta2)}) {
-    if (!(beta >= 0 && beta < 1)) return Refuse(key, beta, "a number from 0 to below 1");
+// `place` is "" for the optimizer's own, else "groups[2]: ".
+absl::Status ValidateHyperParameters(absl::string_view place, double learning_rate, double beta1,
+                                     double beta2, double weight_decay) {
+  for (const auto& [key, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)}) {
+    if (!(beta >= 0 && beta < 1)) {
+      return Refuse(absl::StrCat(place, key), beta, "a number from 0 to below 1");
+    }
   }
   for (const auto& [key, value] :
-       {std::pair("learning_rate", optimizer.learning_rate),
-        std::pair("epsilon", optimizer.epsilon), std::pair("weight_decay", optimizer.weight_decay),
-        std::pair("momentum", optimizer.momentum)}) {
+       {std::pair("learning_rate", learning_rate), std::pair("weight_decay", weight_decay)}) {
+    if (!(std::isfinite(value) && value >= 0)) {
+      return Refuse(absl::StrCat(place, key), value, "a finite number from 0");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateGroups(const RunDescription& run) {
+  std::vector<bool> seen(run.model.tensors.size(), false);
+  for (size_t g = 0; g < run.optimizer.groups.size(); ++g) {
+    const OptimizerGroup& group = run.optimizer.groups[g];
+    const std::string place = absl::StrCat("groups[", g, "]: ");
+    SHARDPROOF_RETURN_IF_ERROR(ValidateHyperParameters(place, group.learning_rate, group.beta1,
+                                                       group.beta2, group.weight_decay));
+    if (group.tensors.empty())
+      return Refuse(absl::StrCat(place, "tensors"), "empty", "one or more");
+    int32_t previous = -1;
+    for (const int32_t tensor : group.tensors) {
+      if (tensor <= previous || static_cast<size_t>(tensor) >= seen.size()) {
+        return Refuse(absl::StrCat(place, "tensor"), tensor,
+                      absl::StrCat("ascending indices from 0 to ", seen.size() - 1));
+      }
+      if (seen[tensor]) {
+        return Refuse(absl::StrCat(place, "tensor"), tensor, "each tensor in one group");
+      }
+      seen[tensor] = true;
+      previous = tensor;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOptimizer(const RunDescription& run) {
+  const OptimizerDescription& optimizer = run.optimizer;
+  SHARDPROOF_RETURN_IF_ERROR(ValidateHyperParameters("", optimizer.learning_rate, optimizer.beta1,
+                                                     optimizer.beta2, optimizer.weight_decay));
+  for (const auto& [key, value] :
+       {std::pair("epsilon", optimizer.epsilon), std::pair("momentum", optimizer.momentum)}) {
     if (!(std::isfinite(value) && value >= 0)) {
       return Refuse(key, value, "a finite number from 0");
+    }
+  }
+  return ValidateGroups(run);
+}
+
+absl::Status ValidateUsage(const RunDescription& run) {
+  int32_t previous = -1;
+  for (const UsageRule& rule : run.usage) {
+    if (rule.tensor <= previous || static_cast<size_t>(rule.tensor) >= run.model.tensors.size()) {
+      return Refuse("usage: tensor", rule.tensor,
+                    absl::StrCat("ascending indices from 0 to ", run.model.tensors.size() - 1));
+    }
+    previous = rule.tensor;
+    const std::string place = absl::StrCat("usage of tensor ", rule.tensor, ": ");
+    if (rule.rank < -1 || rule.rank >= run.sharding.world_size.value) {
+      return Refuse(absl::StrCat(place, "rank"), rule.rank,
+                    absl::StrCat("-1 (every rank), or 0 to ", run.sharding.world_size.value - 1));
+    }
+    if (rule.micro_batch < -1 || rule.micro_batch >= run.data.num_micro_batches) {
+      return Refuse(
+          absl::StrCat(place, "micro_batch"), rule.micro_batch,
+          absl::StrCat("-1 (every micro-batch), or 0 to ", run.data.num_micro_batches - 1));
     }
   }
   return absl::OkStatus();
@@ -309,15 +369,139 @@ int64_t TrainableElements(const ModelDescription& model) {
   return elements;
 }
 
-std::vector<int32_t> UnitTensors(const ModelDescription& model, int32_t unit) {
-  std::vector<int32_t> tensors;
-  std::unordered_set<int32_t> seen;
-  for (const int32_t stage : model.units[unit].stages) {
-    for (const int32_t tensor : model.stages[stage].tensors) {
-      if (seen.insert(tensor).second) tensors.push_back(tensor);
+std::vector<std::vector<int32_t>> TensorsOfUnits(const ModelDescription& model) {
+  const std::vector<int32_t> unit_of_tensor = UnitOfTensor(model);
+  std::vector<std::vector<int32_t>> tensors(model.units.size());
+  std::vector<bool> listed(model.tensors.size(), false);
+  for (size_t unit = 0; unit < model.units.size(); ++unit) {
+    for (const int32_t stage : model.units[unit].stages) {
+      for (const int32_t tensor : model.stages[stage].tensors) {
+        if (listed[tensor] || unit_of_tensor[tensor] != static_cast<int32_t>(unit)) continue;
+        listed[tensor] = true;
+        tensors[unit].push_back(tensor);
+      }
     }
   }
   return tensors;
+}
+
+std::vector<int32_t> UnitOfTensor(const ModelDescription& model) {
+  const std::vector<int32_t> unit_of_stage = UnitOfStage(model);
+  std::vector<int32_t> unit_of_tensor(model.tensors.size(), -1);
+  for (size_t stage = 0; stage < model.stages.size(); ++stage) {
+    for (const int32_t tensor : model.stages[stage].tensors) {
+      if (unit_of_tensor[tensor] < 0) unit_of_tensor[tensor] = unit_of_stage[stage];
+    }
+  }
+  return unit_of_tensor;
+}
+
+namespace {
+
+const UsageRule* RuleOf(const RunDescription& run, int32_t tensor) {
+  for (const UsageRule& rule : run.usage) {
+    if (rule.tensor == tensor) return &rule;
+  }
+  return nullptr;
+}
+
+bool IncludesStep(const UsageRule& rule, int64_t step) {
+  switch (rule.steps) {
+    case StepUse::kEvery:
+      return true;
+    case StepUse::kEven:
+      return step % 2 == 0;
+    case StepUse::kOdd:
+      return step % 2 == 1;
+    case StepUse::kNever:
+      return false;
+  }
+  return false;
+}
+
+int32_t FindTensor(const ModelDescription& model, absl::string_view name) {
+  for (size_t tensor = 0; tensor < model.tensors.size(); ++tensor) {
+    if (model.tensors[tensor].name == name) return static_cast<int32_t>(tensor);
+  }
+  return -1;
+}
+
+}  // namespace
+
+bool IsUsed(const RunDescription& run, int32_t tensor, int64_t step, Rank rank,
+            int32_t micro_batch) {
+  const UsageRule* const rule = RuleOf(run, tensor);
+  return rule == nullptr ||
+         (IncludesStep(*rule, step) && (rule->rank < 0 || rule->rank == rank.value) &&
+          (rule->micro_batch < 0 || rule->micro_batch == micro_batch));
+}
+
+// Rank and micro-batch of a rule exist, so some rank uses the tensor in each of its steps.
+bool IsUsedInStep(const RunDescription& run, int32_t tensor, int64_t step) {
+  const UsageRule* const rule = RuleOf(run, tensor);
+  return rule == nullptr || IncludesStep(*rule, step);
+}
+
+OptimizerDescription HyperParametersOf(const OptimizerDescription& optimizer, int32_t tensor) {
+  OptimizerDescription result = {.kind = optimizer.kind,
+                                 .learning_rate = optimizer.learning_rate,
+                                 .beta1 = optimizer.beta1,
+                                 .beta2 = optimizer.beta2,
+                                 .epsilon = optimizer.epsilon,
+                                 .weight_decay = optimizer.weight_decay,
+                                 .momentum = optimizer.momentum};
+  for (const OptimizerGroup& group : optimizer.groups) {
+    if (!std::binary_search(group.tensors.begin(), group.tensors.end(), tensor)) continue;
+    result.learning_rate = group.learning_rate;
+    result.beta1 = group.beta1;
+    result.beta2 = group.beta2;
+    result.weight_decay = group.weight_decay;
+  }
+  return result;
+}
+
+absl::Status TieTensors(absl::string_view tied, absl::string_view kept, ModelDescription& model) {
+  const int32_t to = FindTensor(model, kept);
+  if (to < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", Shown(kept), "' is not in the model; accepted: its tensors"));
+  }
+  TensorSpec& keeper = model.tensors[to];
+  const bool known =
+      std::find(keeper.aliases.begin(), keeper.aliases.end(), tied) != keeper.aliases.end();
+  if (known) return absl::OkStatus();
+  const int32_t from = FindTensor(model, tied);
+  if (from < 0 || from == to) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", Shown(tied),
+                     "' is not in the model, or tied to itself; accepted: "
+                     "two of its tensors"));
+  }
+  const TensorSpec gone = model.tensors[from];
+  if (gone.shape != keeper.shape || gone.fan_in != keeper.fan_in) {
+    return Refuse(
+        absl::StrCat("tied tensor '", Shown(tied), "': shape"), PrintShape(gone.shape),
+        absl::StrCat(PrintShape(keeper.shape), " of '", Shown(kept), "', with the same fan_in"));
+  }
+  for (const Stage& stage : model.stages) {
+    const auto lists = [&stage](int32_t tensor) {
+      return std::find(stage.tensors.begin(), stage.tensors.end(), tensor) != stage.tensors.end();
+    };
+    if (lists(from) && lists(to)) {
+      return Refuse(absl::StrCat("stage '", Shown(stage.name), "'"), "of both tied tensors",
+                    "each tensor once in a stage");
+    }
+  }
+  keeper.aliases.push_back(gone.name);
+  keeper.aliases.insert(keeper.aliases.end(), gone.aliases.begin(), gone.aliases.end());
+  for (Stage& stage : model.stages) {
+    for (int32_t& tensor : stage.tensors) {
+      if (tensor == from) tensor = to;
+      if (tensor > from) --tensor;
+    }
+  }
+  model.tensors.erase(model.tensors.begin() + from);
+  return absl::OkStatus();
 }
 
 std::vector<int32_t> UnitOfStage(const ModelDescription& model) {
@@ -360,8 +544,9 @@ absl::Status Validate(const RunDescription& run) {
   SHARDPROOF_RETURN_IF_ERROR(ValidateModel(run.model));
   SHARDPROOF_RETURN_IF_ERROR(ValidateWorld(run.sharding));
   SHARDPROOF_RETURN_IF_ERROR(ValidateModeOptions(run.sharding));
-  SHARDPROOF_RETURN_IF_ERROR(ValidateOptimizer(run.optimizer));
+  SHARDPROOF_RETURN_IF_ERROR(ValidateOptimizer(run));
   SHARDPROOF_RETURN_IF_ERROR(ValidateData(run));
+  SHARDPROOF_RETURN_IF_ERROR(ValidateUsage(run));
   if (!(std::isfinite(run.clip_grad_norm) && run.clip_grad_norm >= 0)) {
     return Refuse("clip_grad_norm", run.clip_grad_norm, "0 (no clipping), or a finite norm");
   }

@@ -54,8 +54,8 @@ TEST(Facts, AUnitListsEachTensorOnceInOrderOfFirstUse) {
   RunDescription run = SmallRun();
   run.model.stages = {{"embeddings", {2}}, {"block", {0}}, {"head", {1, 2}}};
   run.model.units = {{"root", {0, 2}, false}, {"block", {1}, true}};
-  EXPECT_THAT(UnitTensors(run.model, 0), ElementsAre(2, 1));
-  EXPECT_THAT(UnitTensors(run.model, 1), ElementsAre(0));
+  EXPECT_THAT(TensorsOfUnits(run.model), ElementsAre(ElementsAre(2, 1), ElementsAre(0)));
+  EXPECT_THAT(UnitOfTensor(run.model), ElementsAre(1, 0, 0));
   EXPECT_THAT(UnitOfStage(run.model), ElementsAre(0, 1, 0));
 }
 
@@ -102,9 +102,21 @@ TEST(Validate, RefusesAModelWithoutParameters) {
               AllOf(HasSubstr("no parameters"), HasSubstr("at least one tensor")));
 }
 
-TEST(Validate, RefusesExtentsBelowOne) {
-  EXPECT_THAT(ErrorAfter([](RunDescription& run) { run.model.tensors[1].shape = {0}; }),
-              AllOf(HasSubstr("'layers.0.bias': shape is [0]"), HasSubstr("extents from 1")));
+TEST(Validate, RefusesExtentsBelowZeroAndModelsWithoutElements) {
+  EXPECT_THAT(ErrorAfter([](RunDescription& run) {
+                run.model.tensors[0].shape = {0, 3};
+              }),
+              AllOf(HasSubstr("weight's shape is [0, 3]"), HasSubstr("extents from 1")));
+  EXPECT_EQ(ErrorAfter([](RunDescription& run) {
+              UseProbe(run);
+              run.model.tensors[0].shape = {0, 3};
+            }),
+            "accepted");
+  EXPECT_THAT(ErrorAfter([](RunDescription& run) {
+                UseProbe(run);
+                for (TensorSpec& tensor : run.model.tensors) tensor.shape = {0};
+              }),
+              HasSubstr("only empty tensors"));
   EXPECT_THAT(ErrorAfter([](RunDescription& run) {
                 run.model.tensors[0].shape = {4, -3};
               }),
@@ -168,11 +180,88 @@ TEST(Validate, RefusesATensorInNoStage) {
               HasSubstr("'layers.0.bias' is in no stage"));
 }
 
-TEST(Validate, RefusesATensorInTwoUnits) {
+TEST(Ties, PutATensorOfTwoUnitsIntoTheFirst) {
+  RunDescription run = SmallRun();
+  UseProbe(run);
+  run.model.tensors.push_back({"head", {4}, 3, true, {}});
+  run.model.stages[1].tensors = {3, 2};
+  ASSERT_TRUE(TieTensors("head", "layers.0.bias", run.model).ok());
+  EXPECT_TRUE(Validate(run).ok());
+  EXPECT_EQ(run.model.tensors.size(), 3u);
+  EXPECT_THAT(run.model.tensors[1].aliases, ElementsAre("head"));
+  EXPECT_THAT(run.model.stages[1].tensors, ElementsAre(1, 2));
+  EXPECT_THAT(TensorsOfUnits(run.model), ElementsAre(ElementsAre(0, 1), ElementsAre(2)));
+  EXPECT_TRUE(TieTensors("head", "layers.0.bias", run.model).ok()) << "again: nothing to do";
+}
+
+TEST(Ties, KeepIndicesRightWhenTheFirstIsTiedToALater) {
+  RunDescription run = SmallRun();
+  run.model.tensors.insert(run.model.tensors.begin(), {"early", {2, 4}, 4, true, {}});
+  run.model.stages = {{"a", {0}}, {"b", {1, 2}}, {"c", {3}}};
+  ASSERT_TRUE(TieTensors("early", "layers.1.weight", run.model).ok());
+  EXPECT_THAT(run.model.stages[0].tensors, ElementsAre(2));
+  EXPECT_THAT(run.model.stages[1].tensors, ElementsAre(0, 1));
+  EXPECT_THAT(run.model.stages[2].tensors, ElementsAre(2));
+}
+
+TEST(Ties, AreRefusedWithAReason) {
+  RunDescription run = SmallRun();
+  const auto error = [&run](absl::string_view tied, absl::string_view kept) {
+    return std::string(TieTensors(tied, kept, run.model).message());
+  };
+  EXPECT_THAT(error("nobody", "layers.0.bias"), HasSubstr("'nobody'"));
+  EXPECT_THAT(error("layers.0.bias", "nobody"), HasSubstr("'nobody'"));
+  EXPECT_THAT(error("layers.0.bias", "layers.0.weight"), HasSubstr("shape is [4]"));
+  run.model.tensors[1] = {"layers.0.copy", {4, 3}, 3, true, {}};
+  EXPECT_THAT(error("layers.0.copy", "layers.0.weight"), HasSubstr("both tied tensors"));
+}
+
+TEST(Usage, SaysWhoUsesATensorAndWhen) {
+  RunDescription run = SmallRun();
+  run.data.num_micro_batches = 2;
+  run.usage = {{.tensor = 1, .rank = 2, .micro_batch = 1, .steps = StepUse::kOdd},
+               {.tensor = 2, .steps = StepUse::kNever}};
+  EXPECT_TRUE(Validate(run).ok());
+  EXPECT_TRUE(IsUsed(run, 0, 0, Rank{0}, 0));
+  EXPECT_TRUE(IsUsed(run, 1, 1, Rank{2}, 1));
+  EXPECT_FALSE(IsUsed(run, 1, 2, Rank{2}, 1));
+  EXPECT_FALSE(IsUsed(run, 1, 1, Rank{1}, 1));
+  EXPECT_FALSE(IsUsed(run, 1, 1, Rank{2}, 0));
+  EXPECT_TRUE(IsUsedInStep(run, 1, 1));
+  EXPECT_FALSE(IsUsedInStep(run, 1, 0));
+  EXPECT_FALSE(IsUsedInStep(run, 2, 1));
+}
+
+TEST(Usage, IsRefusedOutsideTheRun) {
+  const auto with = [](UsageRule rule) {
+    return ErrorAfter([rule](RunDescription& run) { run.usage = {rule}; });
+  };
+  EXPECT_THAT(with({.tensor = 3}), HasSubstr("usage: tensor is 3"));
+  EXPECT_THAT(with({.tensor = 0, .rank = 4}), HasSubstr("rank is 4"));
+  EXPECT_THAT(with({.tensor = 0, .micro_batch = 1}), HasSubstr("micro_batch is 1"));
   EXPECT_THAT(ErrorAfter([](RunDescription& run) {
-                run.model.stages[1].tensors = {2, 1};
+                run.usage = {{.tensor = 1}, {.tensor = 1}};
               }),
-              AllOf(HasSubstr("'layers.0.bias' is in units 0 and 1"), HasSubstr("in one unit")));
+              HasSubstr("ascending"));
+}
+
+TEST(Groups, ReplaceHyperParametersOfTheirTensors) {
+  RunDescription run = SmallRun();
+  run.optimizer.groups = {{.tensors = {0, 2}, .learning_rate = 0.5, .weight_decay = 0}};
+  EXPECT_TRUE(Validate(run).ok());
+  EXPECT_EQ(HyperParametersOf(run.optimizer, 2).learning_rate, 0.5);
+  EXPECT_EQ(HyperParametersOf(run.optimizer, 1).learning_rate, 1e-3);
+  EXPECT_EQ(HyperParametersOf(run.optimizer, 0).epsilon, 1e-8);
+}
+
+TEST(Groups, AreRefusedWithAReason) {
+  const auto with = [](std::vector<OptimizerGroup> groups) {
+    return ErrorAfter([&groups](RunDescription& run) { run.optimizer.groups = groups; });
+  };
+  EXPECT_THAT(with({{.tensors = {}}}), HasSubstr("groups[0]: tensors is empty"));
+  EXPECT_THAT(with({{.tensors = {0}}, {.tensors = {0}}}), HasSubstr("in one group"));
+  EXPECT_THAT(with({{.tensors = {3}}}), HasSubstr("groups[0]: tensor is 3"));
+  EXPECT_THAT(with({{.tensors = {0}, .beta1 = 1}}), HasSubstr("groups[0]: beta1 is 1"));
 }
 
 TEST(Validate, RefusesAStageInNoUnitOrInTwo) {

@@ -22,7 +22,10 @@ enum class OpKind : uint8_t {
   kReshard,          // frees the unit's full parameters
   kRelease,          // frees buffers, nothing else
   kScale,            // recv *= scale
+  kScaleBy,          // recv *= send[0]
   kAccumulate,       // recv += send
+  kNorm,             // recv[0] = sum of the squares of the updates' gradients, in float64
+  kClipCoefficient,  // recv[0] = min(1, scale / (sqrt(send[0]) + 1e-6)), send in float64
   kOptimizerUpdate,  // the plan's updates [first_update, + update_count)
 };
 
@@ -50,6 +53,9 @@ struct SetUse {
 struct UpdateRange {
   int32_t tensor = -1;
   int64_t count = 0;
+  int32_t hyper_parameters_of = -1;  // the tensor whose group's values it uses
+  int32_t counter_of = -1;           // the tensor whose update counter it uses
+  int32_t advance = 0;  // added to that counter before: 1 in a tensor's first range, else 0
   BufferRange parameter;
   BufferRange gradient;
   BufferRange exp_avg;     // buffer -1: the optimizer keeps none
@@ -109,6 +115,8 @@ struct StepPlan {
   std::vector<int32_t> live_before;  // allocated when the step begins
   std::vector<SetHome> homes;        // by set
   int32_t scalar_buffer = -1;        // step counters
+  int32_t norm_buffer = -1;          // clipping: one float64, the sum of squares
+  int32_t coefficient_buffer = -1;   // clipping: one float32
   // By boundary of ModelCompute; -1: the model has none there, or nothing needs it.
   std::vector<int32_t> activations;
   std::vector<int32_t> activation_gradients;

@@ -141,7 +141,7 @@ TEST(MakeLayout, HasTheSizesThatPyTorchGathers) {
   const ModelDescription model = TestRun("mlp:33,65,17,129,7:bias", Mode::kFullShard, 2).model;
   std::vector<int64_t> aligned, rows;
   for (int32_t unit = 0; unit < 4; ++unit) {
-    const std::vector<int32_t> tensors = UnitTensors(model, unit);
+    const std::vector<int32_t> tensors = TensorsOfUnits(model)[unit];
     aligned.push_back(MakeLayout(model, tensors, LayoutKind::kFlatAligned, 2, 4).padded_elements());
     rows.push_back(MakeLayout(model, tensors, LayoutKind::kRows, 2, 4).padded_elements());
   }

@@ -71,9 +71,10 @@ class PlacementBuilder {
 };
 
 void PlaceUnits(const RunDescription& run, PlacementBuilder& builder) {
-  for (size_t unit = 0; unit < run.model.units.size(); ++unit) {
-    const int32_t set = builder.Add(UnitTensors(run.model, static_cast<int32_t>(unit)),
-                                    run.sharding.layout, ShardCount(run.sharding));
+  std::vector<std::vector<int32_t>> tensors = TensorsOfUnits(run.model);
+  for (size_t unit = 0; unit < tensors.size(); ++unit) {
+    const int32_t set =
+        builder.Add(std::move(tensors[unit]), run.sharding.layout, ShardCount(run.sharding));
     builder.set(set).unit = static_cast<int32_t>(unit);
     builder.PlaceParameters(set, Keeps::kShard);
     builder.PlaceGradients(set, Keeps::kShard);
