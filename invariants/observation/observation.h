@@ -157,6 +157,9 @@ struct StepObservation {
   // By rank, the mean over its micro-batches, with the bits of the reference's; empty: not
   // observed, and not judged.
   std::vector<double> losses;
+  // The trainer declares that sums over ranks are taken in no particular order (NCCL): values are
+  // then compared within bounds, not bit for bit.
+  bool any_order = false;
   // By rank; empty: no clipping, or not observed. Gradients at the boundary are the clipped ones.
   std::vector<ClipObservation> clips;
 };
@@ -170,6 +173,9 @@ struct ReferenceTensor {
   const float* gradient = nullptr;            // mean over ranks and micro-batches, clipped
   const float* exp_avg = nullptr;
   const float* exp_avg_sq = nullptr;
+  // Mean of the absolute contributions to `gradient`, clipped like it; null unless asked for. It
+  // bounds the rounding of sums whose order is not known.
+  const float* gradient_magnitude = nullptr;
   int64_t updates = 0;
 };
 

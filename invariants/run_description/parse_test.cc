@@ -119,7 +119,7 @@ TEST(ParseRun, KeepsTheImportersNameOfAUnitWithTheSameStages) {
 
 TEST(ParseRun, RejectsAnUnknownKeyByName) {
   EXPECT_THAT(LineError("model=m;wrold_size=4"),
-              AllOf(HasSubstr("'wrold_size' is unknown"), HasSubstr("accepted: model, units"),
+              AllOf(HasSubstr("'wrold_size' is unknown"), HasSubstr("accepted: model, ties, units"),
                     HasSubstr("world_size"), HasSubstr("clip_grad_norm")));
 }
 
