@@ -67,7 +67,7 @@ expect_bad_input "--mode is missing" --model=mlp:2x8
 expect_bad_input "full_shard/none" --model=mlp:2x8 --mode=full_shard
 expect_bad_input "--colour" --model=mlp:2x8 --mode=zero2 --colour=red
 expect_bad_input "missing.json" --model=missing.json --mode=zero2
-expect_bad_input "clip" "--run=model=mlp:2x8;mode=zero2;clip_grad_norm=1"
+expect_bad_input "bfloat16" "--run=model=mlp:2x8;mode=zero2;reduce_dtype=bfloat16"
 expect_bad_input "bytes" --model=probe:2000000x2000000 --mode=zero2
 expect_bad_input "gpt2" --model="${models}/gpt2.config.json" --mode=zero2
 

@@ -1,5 +1,6 @@
 #include "invariants/suite/judge_steps.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,12 @@ CheckResult Finish(Check& check, const Oracle& oracle) {
   return result;
 }
 
+// The oracle goes on with rank 0's; that all ranks have the same is a check's business.
+std::optional<float> ClipCoefficient(const StepObservation& observed) {
+  if (observed.clips.empty()) return std::nullopt;
+  return observed.clips[0].coefficient;
+}
+
 }  // namespace
 
 absl::StatusOr<CaseResult> JudgeSteps(const RunDescription& run, const StepSource& next_step,
@@ -51,7 +58,8 @@ absl::StatusOr<CaseResult> JudgeSteps(const RunDescription& run, const StepSourc
   for (int64_t done = 1;; ++done) {
     SHARDPROOF_ASSIGN_OR_RETURN(const StepObservation* const observed, next_step());
     if (observed == nullptr) break;
-    const ReferenceStep* const reference = oracle.trainer ? &oracle.trainer->Step() : nullptr;
+    const ReferenceStep* const reference =
+        oracle.trainer ? &oracle.trainer->Step(ClipCoefficient(*observed)) : nullptr;
     for (const std::unique_ptr<Check>& check : checks) check->Step(*observed, reference);
     if (done == run.data.steps) result.figures = SummarizeStep(run, *observed);
     if (options.on_step) options.on_step(done);

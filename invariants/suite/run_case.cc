@@ -12,6 +12,7 @@
 #include "trainer/engines/accounting_engine.h"
 #include "trainer/engines/cpu_engine.h"
 #include "trainer/model/importers.h"
+#include "trainer/plan/planner.h"
 #include "trainer/replicated/replicated_trainer.h"
 
 namespace shardproof {
@@ -19,11 +20,14 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const RunDescription& run,
                                                    const CaseOptions& options) {
+  SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
   if (options.engine == EngineKind::kAccounting) {
     return MakeAccountingEngine(run, options.memory_limit_bytes);
   }
-  return MakeCpuEngine(run, {.limit_bytes = options.memory_limit_bytes,
-                             .others_bytes = ReplicatedTrainer::RequiredBytes(run)});
+  EngineParts parts = options.make_parts ? options.make_parts(run) : PlannedParts(run);
+  return MakeCpuEngine(run, std::move(parts),
+                       {.limit_bytes = options.memory_limit_bytes,
+                        .others_bytes = ReplicatedTrainer::RequiredBytes(run)});
 }
 
 // A path may hold a quote, and replay lines are pasted into a shell.
@@ -56,14 +60,23 @@ StepSource StepsOf(Engine& engine, int64_t steps) {
 }  // namespace
 
 absl::string_view Name(EngineKind engine) {
-  return engine == EngineKind::kCpu ? "cpu" : "accounting";
+  switch (engine) {
+    case EngineKind::kCpu:
+      return "cpu";
+    case EngineKind::kAccounting:
+      return "accounting";
+    case EngineKind::kProvenance:
+      return "provenance";
+  }
+  return "unknown";
 }
 
 absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text) {
   if (text == "cpu") return EngineKind::kCpu;
   if (text == "accounting") return EngineKind::kAccounting;
+  if (text == "provenance") return EngineKind::kProvenance;
   return absl::InvalidArgumentError(
-      absl::StrCat("engine '", text, "' is unknown; accepted: accounting, cpu"));
+      absl::StrCat("engine '", text, "' is unknown; accepted: accounting, cpu, provenance"));
 }
 
 absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions& options) {

@@ -13,10 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "invariants/run_description/run_description.h"
 #include "invariants/suite/judge_steps.h"
+#include "trainer/engines/engine_parts.h"
 
 namespace shardproof {
 
-enum class EngineKind : uint8_t { kCpu, kAccounting };
+enum class EngineKind : uint8_t { kCpu, kAccounting, kProvenance };
 
 absl::string_view Name(EngineKind engine);
 absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text);
@@ -28,6 +29,9 @@ struct CaseOptions {
   int64_t memory_limit_bytes = int64_t{1} << 40;
   // Called after each step, for progress. May be empty.
   std::function<void(int64_t steps_done)> on_step;
+  // What the engine executes; empty: PlannedParts, the trainer as it is. The accounting engine
+  // takes no other.
+  std::function<EngineParts(const RunDescription&)> make_parts;
 };
 
 // A refusal is a result, not an error. ResourceExhausted: the run needs more memory than

@@ -20,17 +20,16 @@ class AccountingEngine : public Engine {
     const int64_t step = next_step_++;
     if (step == 0) ObserveStates();
     // The third step repeats the second: only the first has no gradients to free.
-    if (step <= 1) ObserveEvents(/*first_step=*/step == 0);
+    if (step <= 1) ObserveEvents(step);
     observation_.step = step;
     return &observation_;
   }
 
  private:
-  void ObserveEvents(bool first_step) {
+  void ObserveEvents(int64_t step) {
     const Group all = {0, 1, run_.sharding.world_size.value};
     observation_.events.clear();
-    observation_.events.push_back(
-        EventsOfPlan(PlanStep(run_, placement_, Rank{0}, first_step), all));
+    observation_.events.push_back(EventsOfPlan(PlanStep(run_, placement_, Rank{0}, step), all));
   }
 
   // Replicated ranks are alike and shown once.

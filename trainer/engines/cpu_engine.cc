@@ -1,6 +1,7 @@
 #include "trainer/engines/cpu_engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "collectives/ledger.h"
 #include "collectives/simulated/simulated_world.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/plan_bounds.h"
 #include "trainer/engines/plan_observer.h"
 #include "trainer/engines/rank_memory.h"
 #include "trainer/engines/stage_runner.h"
@@ -22,6 +24,7 @@ namespace {
 
 // A plan with its operations by stream.
 struct Program {
+  Program() = default;
   explicit Program(StepPlan step_plan) : plan(std::move(step_plan)) {
     for (size_t op = 0; op < plan.ops.size(); ++op) {
       ops_of_stream[static_cast<int>(plan.ops[op].stream)].push_back(static_cast<int32_t>(op));
@@ -37,17 +40,26 @@ struct StreamCursor {
   CollectiveHandle in_flight;  // id < 0: nothing started
 };
 
+// One rank's end of one group: the world's communicator, what is put around it, and the ledger.
+struct GroupEnd {
+  Group group;
+  std::unique_ptr<Communicator> decorated;  // may be null
+  std::unique_ptr<Communicator> recorded;
+  std::vector<int32_t> sent_versions = {};  // by this rank's calls of the step in the group
+};
+
 struct RankRuntime {
-  Program first;
-  Program steady;
+  Program program;
   RankMemory memory;
-  std::unique_ptr<Communicator> communicator;
+  std::vector<GroupEnd> groups = {};
   StreamCursor streams[kStreams] = {};
   std::vector<bool> done = {};                 // by operation, this step
   std::vector<int64_t> updates = {};           // by tensor: updates so far
-  std::vector<int32_t> sent_versions = {};     // by this rank's collectives of the step, in order
-  std::vector<int32_t> collective_of_op = {};  // by operation: its place in sent_versions
+  int32_t calls = 0;                           // collectives started in this step
+  std::vector<int32_t> collective_of_op = {};  // by operation: its place among them
+  std::vector<int32_t> place_in_group = {};    // by operation: its place in its group's calls
   double loss_sum = 0;
+  ClipObservation clip = {};
 };
 
 // splitmix64 (Steele, Lea and Flood 2014): the schedule needs no more.
@@ -77,88 +89,100 @@ bool HasBackward(const StepPlan& plan) {
 class CpuEngine : public Engine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const RunDescription& run,
+                                                        EngineParts parts,
                                                         const MemoryBudget& budget) {
-    auto engine = std::unique_ptr<CpuEngine>(new CpuEngine(run));
+    auto engine = std::unique_ptr<CpuEngine>(new CpuEngine(run, std::move(parts)));
     SHARDPROOF_ASSIGN_OR_RETURN(engine->compute_, MakeModelCompute(run));
-    engine->stages_ = std::make_unique<StageRunner>(run, engine->placement_, *engine->compute_);
+    engine->stages_ =
+        std::make_unique<StageRunner>(run, engine->parts_.placement, *engine->compute_);
     SHARDPROOF_ASSIGN_OR_RETURN(engine->world_, SimulatedWorld::Create(run.sharding.world_size));
     const int32_t ranks = run.sharding.world_size.value;
     std::vector<StepPlan> plans;
     double bytes = static_cast<double>(budget.others_bytes);  // may be beyond int64
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      plans.push_back(PlanStep(run, engine->placement_, Rank{rank}, /*first_step=*/true));
+      plans.push_back(engine->PlanOf(Rank{rank}, /*step=*/0));
       bytes += RankMemory::Bytes(plans.back());
-      if (bytes > static_cast<double>(budget.limit_bytes)) return TooLarge(run, budget);
+      if (bytes > static_cast<double>(budget.limit_bytes)) return engine->TooLarge(budget);
     }
     engine->ranks_.reserve(plans.size());
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      SHARDPROOF_ASSIGN_OR_RETURN(Communicator* const communicator,
-                                  engine->world_->communicator(Rank{rank}, Group{0, 1, ranks}));
-      engine->AddRank(std::move(plans[rank]), engine->ledger_.Record(communicator));
-      if (!engine->ranks_.back().memory.ok()) return TooLarge(run, budget);
+    for (StepPlan& plan : plans) {
+      RankMemory memory(plan, engine->parts_.placement);
+      if (!memory.ok()) return engine->TooLarge(budget);
+      const Rank rank = plan.rank;
+      SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run, engine->parts_.placement, plan));
+      engine->observation_.events.push_back(EventsOfPlan(plan, {rank.value, 1, 1}));
+      engine->ranks_.push_back({Program(std::move(plan)), std::move(memory)});
+      engine->ranks_.back().updates.assign(run.model.tensors.size(), 0);
       engine->InitializeState(engine->ranks_.back());
-      engine->first_.states.push_back(engine->StateOf(engine->ranks_.back(), Rank{rank}));
+      engine->observation_.states.push_back(engine->StateOf(engine->ranks_.back(), rank));
     }
     return engine;
   }
 
   absl::StatusOr<const StepObservation*> Step() override {
-    const bool first = step_ == 0;
     ledger_.Clear();
-    StepObservation& observation = first ? first_ : steady_;
-    if (step_ == 1) std::swap(first_.states, steady_.states);
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      BeginStep(ranks_[rank], program(ranks_[rank]), observation.events[rank]);
+    if (step_ == 1 || (step_ > 1 && parts_.plan_varies_by_step)) {
+      SHARDPROOF_RETURN_IF_ERROR(PlanAgain());
     }
-    SHARDPROOF_RETURN_IF_ERROR(RunSchedule(observation));
-    Conclude(observation);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      BeginStep(ranks_[rank], observation_.events[rank]);
+    }
+    SHARDPROOF_RETURN_IF_ERROR(RunSchedule());
+    Conclude();
     ++step_;
-    return &observation;
+    return &observation_;
   }
 
  private:
-  explicit CpuEngine(const RunDescription& run)
+  CpuEngine(const RunDescription& run, EngineParts parts)
       : run_(run),
-        placement_(MakePlacement(run)),
-        bytes_(BytesOfRanks(placement_, run.sharding.world_size.value)),
+        parts_(std::move(parts)),
+        bytes_(BytesOfRanks(parts_.placement, run.sharding.world_size.value)),
         ledger_(run.sharding.world_size),
         random_(run.data.seed) {}
 
-  Program& program(RankRuntime& rank) { return step_ == 0 ? rank.first : rank.steady; }
+  StepPlan PlanOf(Rank rank, int64_t step) const {
+    return parts_.plan(run_, parts_.placement, rank, step);
+  }
 
-  static absl::Status TooLarge(const RunDescription& run, const MemoryBudget& budget) {
-    const Placement placement = MakePlacement(run);
+  absl::Status TooLarge(const MemoryBudget& budget) const {
     double bytes = 0;
-    for (int32_t rank = 0; rank < run.sharding.world_size.value; ++rank) {
-      bytes += RankMemory::Bytes(PlanStep(run, placement, Rank{rank}, /*first_step=*/true));
+    for (int32_t rank = 0; rank < run_.sharding.world_size.value; ++rank) {
+      bytes += RankMemory::Bytes(PlanOf(Rank{rank}, /*step=*/0));
     }
     return absl::ResourceExhaustedError(absl::StrFormat(
         "the cpu engine needs %.0f bytes for %s on %d ranks, beside %d for others, and may use %d "
         "in all: use the accounting engine, fewer ranks or a smaller model",
-        bytes, ModeRowName(run.sharding), run.sharding.world_size.value, budget.others_bytes,
+        bytes, ModeRowName(run_.sharding), run_.sharding.world_size.value, budget.others_bytes,
         budget.limit_bytes));
   }
 
-  void AddRank(StepPlan first, std::unique_ptr<Communicator> communicator) {
-    const Rank rank = first.rank;
-    StepPlan steady = PlanStep(run_, placement_, rank, /*first_step=*/false);
-    first_.events.push_back(EventsOfPlan(first, {rank.value, 1, 1}));
-    steady_.events.push_back(EventsOfPlan(steady, {rank.value, 1, 1}));
-    RankMemory memory(steady, placement_);
-    ranks_.push_back({Program(std::move(first)), Program(std::move(steady)), std::move(memory),
-                      std::move(communicator)});
-    ranks_.back().updates.assign(run_.model.tensors.size(), 0);
+  // The plans of this step, over the same buffers.
+  absl::Status PlanAgain() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Rank id = {static_cast<int32_t>(rank)};
+      StepPlan plan = PlanOf(id, step_);
+      if (plan.buffers.size() != ranks_[rank].program.plan.buffers.size()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the plan of rank ", rank, " has ", plan.buffers.size(), " buffers in step ", step_,
+            "; accepted: those of step 0, ", ranks_[rank].program.plan.buffers.size()));
+      }
+      SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run_, parts_.placement, plan));
+      observation_.events[rank] = EventsOfPlan(plan, {id.value, 1, 1});
+      ranks_[rank].program = Program(std::move(plan));
+    }
+    return absl::OkStatus();
   }
 
   // Parameters get their initial values element by element, so that no rank ever holds more
   // than it keeps; moments and counters start at zero, padding as poison.
   void InitializeState(RankRuntime& rank) {
-    for (int32_t buffer : rank.first.plan.live_before) rank.memory.Allocate(buffer);
+    for (int32_t buffer : rank.program.plan.live_before) rank.memory.Allocate(buffer);
     for (StateClass state : kStateClasses) {
       // Gradients get their first values from backward.
       if (state == StateClass::kReducedGradient) continue;
       ForEachStateSegment(
-          placement_, rank.first.plan.homes, rank.first.plan.rank, state,
+          parts_.placement, rank.program.plan.homes, rank.program.plan.rank, state,
           [&](int32_t buffer, int64_t offset, const Segment& segment) {
             float* values = rank.memory.data(buffer) + offset;
             if (segment.tensor < 0) {
@@ -178,7 +202,7 @@ class CpuEngine : public Engine {
     state.bytes = bytes_[id.value];
     std::vector<bool> has_state(run_.model.tensors.size(), false);
     for (StateClass cls : kStateClasses) {
-      ForEachStateSegment(placement_, rank.steady.plan.homes, id, cls,
+      ForEachStateSegment(parts_.placement, rank.program.plan.homes, id, cls,
                           [&](int32_t buffer, int64_t offset, const Segment& segment) {
                             state.segments.push_back({cls,
                                                       segment.tensor,
@@ -188,24 +212,40 @@ class CpuEngine : public Engine {
                                                       rank.memory.data(buffer) + offset});
                           });
     }
-    for (const UpdateRange& update : rank.steady.plan.updates) {
-      if (has_state[update.tensor]) continue;
-      has_state[update.tensor] = true;
-      state.steps.push_back({update.tensor, 0});
-    }
+    ForEachOwnTensor(id, [&](int32_t tensor) {
+      if (!has_state[tensor]) state.steps.push_back({tensor, 0});
+      has_state[tensor] = true;
+    });
     return state;
   }
 
-  void BeginStep(RankRuntime& rank, const Program& program, RankEvents& events) {
+  // Calls fn(tensor) for every run of elements whose updates are this rank's.
+  template <typename Fn>
+  void ForEachOwnTensor(Rank rank, Fn fn) const {
+    const Placement& placement = parts_.placement;
+    for (size_t index = 0; index < placement.sets.size(); ++index) {
+      const TensorSet& set = placement.sets[index];
+      if (set.owner >= 0 && set.owner != rank.value) continue;
+      for (const Segment& segment : set.layout.shard(ShardOf(set, rank))) {
+        if (segment.tensor < 0) continue;
+        if (placement.moment_set[segment.tensor] == static_cast<int32_t>(index)) fn(segment.tensor);
+      }
+    }
+  }
+
+  void BeginStep(RankRuntime& rank, RankEvents& events) {
     for (StreamCursor& stream : rank.streams) stream = {};
-    rank.done.assign(program.plan.ops.size(), false);
-    rank.sent_versions.clear();
-    rank.collective_of_op.assign(program.plan.ops.size(), -1);
+    rank.done.assign(rank.program.plan.ops.size(), false);
+    for (GroupEnd& end : rank.groups) end.sent_versions.clear();
+    rank.calls = 0;
+    rank.collective_of_op.assign(rank.program.plan.ops.size(), -1);
+    rank.place_in_group.assign(rank.program.plan.ops.size(), -1);
     rank.loss_sum = 0;
+    rank.clip = {};
     for (Access& access : events.accesses) access.version = -1;
   }
 
-  absl::Status RunSchedule(StepObservation& observation) {
+  absl::Status RunSchedule() {
     const uint32_t cursors = static_cast<uint32_t>(ranks_.size()) * kStreams;
     int64_t left = 0;
     for (RankRuntime& rank : ranks_) left += static_cast<int64_t>(rank.done.size());
@@ -217,7 +257,7 @@ class CpuEngine : public Engine {
         RankRuntime& rank = ranks_[cursor / kStreams];
         SHARDPROOF_ASSIGN_OR_RETURN(
             const int32_t progress,
-            Advance(rank, cursor % kStreams, observation.events[cursor / kStreams]));
+            Advance(rank, cursor % kStreams, observation_.events[cursor / kStreams]));
         advanced = progress > 0;
         left -= progress == 2;
       }
@@ -228,7 +268,7 @@ class CpuEngine : public Engine {
 
   // 0: this stream cannot go on now; 1: it started a collective; 2: it ended an operation.
   absl::StatusOr<int32_t> Advance(RankRuntime& rank, int32_t stream, RankEvents& events) {
-    Program& current = program(rank);
+    const Program& current = rank.program;
     StreamCursor& cursor = rank.streams[stream];
     if (cursor.next == current.ops_of_stream[stream].size()) return 0;
     const int32_t index = current.ops_of_stream[stream][cursor.next];
@@ -244,7 +284,8 @@ class CpuEngine : public Engine {
       }
       RunLocal(rank, current.plan, op);
     } else {
-      SHARDPROOF_ASSIGN_OR_RETURN(const bool arrived, rank.communicator->Poll(cursor.in_flight));
+      SHARDPROOF_ASSIGN_OR_RETURN(GroupEnd* const end, EndOf(rank, op.group));
+      SHARDPROOF_ASSIGN_OR_RETURN(const bool arrived, end->recorded->Poll(cursor.in_flight));
       if (!arrived) return 0;
       cursor.in_flight = {};
       ReceiveVersions(rank, op, index);
@@ -283,6 +324,20 @@ class CpuEngine : public Engine {
     }
   }
 
+  // This rank's end of a group, made when it first talks in it.
+  absl::StatusOr<GroupEnd*> EndOf(RankRuntime& rank, Group group) {
+    for (GroupEnd& end : rank.groups) {
+      if (end.group == group) return &end;
+    }
+    const Rank id = rank.program.plan.rank;
+    SHARDPROOF_ASSIGN_OR_RETURN(Communicator* const inner, world_->communicator(id, group));
+    GroupEnd end = {.group = group, .decorated = nullptr, .recorded = nullptr};
+    if (parts_.decorate) end.decorated = parts_.decorate(id, inner);
+    end.recorded = ledger_.Record(end.decorated ? end.decorated.get() : inner);
+    rank.groups.push_back(std::move(end));
+    return &rank.groups.back();
+  }
+
   absl::Status StartCollective(RankRuntime& rank, const Op& op, int32_t index,
                                StreamCursor& cursor) {
     CollectiveCall call;
@@ -293,24 +348,36 @@ class CpuEngine : public Engine {
     call.recv = rank.memory.data(op.recv);
     call.root = Rank{op.root};
     call.label = op.unit >= 0 ? op.unit : op.bucket;
-    rank.collective_of_op[index] = static_cast<int32_t>(rank.sent_versions.size());
-    rank.sent_versions.push_back(rank.memory.Version(op.send.buffer, op.send.range));
-    SHARDPROOF_ASSIGN_OR_RETURN(cursor.in_flight, rank.communicator->Start(call));
+    SHARDPROOF_ASSIGN_OR_RETURN(GroupEnd* const end, EndOf(rank, op.group));
+    rank.collective_of_op[index] = rank.calls++;
+    rank.place_in_group[index] = static_cast<int32_t>(end->sent_versions.size());
+    end->sent_versions.push_back(rank.memory.Version(op.send.buffer, op.send.range));
+    SHARDPROOF_ASSIGN_OR_RETURN(cursor.in_flight, end->recorded->Start(call));
     return absl::OkStatus();
+  }
+
+  // The version with which a member sent its `place`th call of the group; -1: it made none.
+  int32_t SentVersion(Rank member, Group group, int32_t place) const {
+    for (const GroupEnd& end : ranks_[member.value].groups) {
+      if (!(end.group == group)) continue;
+      const size_t at = static_cast<size_t>(place);
+      return at < end.sent_versions.size() ? end.sent_versions[at] : -1;
+    }
+    return -1;
   }
 
   // What arrives carries the version that its sender had when it sent.
   void ReceiveVersions(RankRuntime& rank, const Op& op, int32_t index) {
-    const size_t position = static_cast<size_t>(rank.collective_of_op[index]);
+    const int32_t place = rank.place_in_group[index];
     if (op.collective == CollectiveKind::kAllGather) {
       const int64_t shard = op.elements / op.group.count;
       for (int32_t member = 0; member < op.group.count; ++member) {
         rank.memory.SetVersion(op.recv.buffer, {op.recv.range.first + member * shard, shard},
-                               ranks_[op.group.member(member).value].sent_versions[position]);
+                               SentVersion(op.group.member(member), op.group, place));
       }
     } else if (op.collective == CollectiveKind::kBroadcast) {
       rank.memory.SetVersion(op.recv.buffer, op.recv.range,
-                             ranks_[op.root].sent_versions[position]);
+                             SentVersion(Rank{op.root}, op.group, place));
     }
   }
 
@@ -334,6 +401,22 @@ class CpuEngine : public Engine {
         for (int64_t i = 0; i < op.recv.range.count; ++i) to[i] += from[i];
         break;
       }
+      case OpKind::kScaleBy: {
+        const float factor = *rank.memory.data(op.send);
+        float* values = rank.memory.data(op.recv);
+        for (int64_t i = 0; i < op.recv.range.count; ++i) values[i] *= factor;
+        break;
+      }
+      case OpKind::kNorm:
+        SumSquares(rank, plan, op);
+        break;
+      case OpKind::kClipCoefficient: {
+        const double norm = std::sqrt(*rank.memory.doubles(op.send.buffer));
+        const double coefficient = static_cast<double>(op.scale) / (norm + 1e-6);
+        rank.clip = {norm, static_cast<float>(std::min(coefficient, 1.0))};
+        *rank.memory.data(op.recv) = rank.clip.coefficient;
+        break;
+      }
       case OpKind::kOptimizerUpdate:
         Update(rank, plan, op);
         break;
@@ -344,40 +427,52 @@ class CpuEngine : public Engine {
     }
   }
 
+  void SumSquares(RankRuntime& rank, const StepPlan& plan, const Op& op) {
+    double sum = 0;
+    for (const UpdateRange& range : plan.UpdatesOf(op)) {
+      const float* gradient = rank.memory.data(range.gradient);
+      for (int64_t i = 0; i < range.count; ++i) {
+        sum += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+      }
+    }
+    *rank.memory.doubles(op.recv.buffer) = sum;
+  }
+
   void Update(RankRuntime& rank, const StepPlan& plan, const Op& op) {
     const auto range_data = [&](const BufferRange& range) {
       return range.buffer < 0 ? nullptr : rank.memory.data(range);
     };
-    int32_t counted = -1;
     for (const UpdateRange& update : plan.UpdatesOf(op)) {
-      // A tensor's runs are neighbours, and its counter moves once.
-      if (update.tensor != counted) ++rank.updates[update.tensor];
-      counted = update.tensor;
-      ApplyUpdate(run_.optimizer, rank.updates[update.tensor], update.count,
-                  range_data(update.gradient), range_data(update.parameter),
+      int64_t& counter = rank.updates[update.counter_of];
+      counter += update.advance;
+      ApplyUpdate(HyperParametersOf(run_.optimizer, update.hyper_parameters_of), counter,
+                  update.count, range_data(update.gradient), range_data(update.parameter),
                   range_data(update.exp_avg), range_data(update.exp_avg_sq));
       rank.memory.SetVersion(update.parameter.buffer, update.parameter.range,
                              static_cast<int32_t>(step_) + 1);
     }
     // A shard that is cut inside a part, or all padding, is up to date too.
     if (op.set < 0) return;
-    const TensorSet& set = placement_.sets[op.set];
+    const TensorSet& set = parts_.placement.sets[op.set];
     const int64_t shard = set.layout.shard_elements;
     const int64_t own = set.parameter == Keeps::kWhole ? ShardOf(set, plan.rank) * shard : 0;
     rank.memory.SetVersion(plan.homes[op.set].parameter, {own, shard},
                            static_cast<int32_t>(step_) + 1);
   }
 
-  void Conclude(StepObservation& observation) {
+  void Conclude() {
+    StepObservation& observation = observation_;
     observation.step = step_;
     observation.losses.clear();
+    observation.clips.clear();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       ShowCalls(ranks_[rank], Rank{static_cast<int32_t>(rank)}, observation.events[rank]);
       // The loss is part of backward: where nothing is trainable, nobody computes it.
-      if (HasBackward(program(ranks_[rank]).plan)) {
+      if (HasBackward(ranks_[rank].program.plan)) {
         observation.losses.push_back(ranks_[rank].loss_sum /
                                      static_cast<double>(run_.data.num_micro_batches));
       }
+      if (run_.clip_grad_norm > 0) observation.clips.push_back(ranks_[rank].clip);
       for (TensorStep& steps : observation.states[rank].steps) {
         steps.updates = ranks_[rank].updates[steps.tensor];
       }
@@ -406,7 +501,7 @@ class CpuEngine : public Engine {
   absl::Status Stuck() {
     std::string message = absl::StrCat("deadlock in step ", step_, ": ");
     for (RankRuntime& rank : ranks_) {
-      const Program& current = program(rank);
+      const Program& current = rank.program;
       for (int stream = 0; stream < kStreams; ++stream) {
         const StreamCursor& cursor = rank.streams[stream];
         if (cursor.next == current.ops_of_stream[stream].size()) continue;
@@ -420,7 +515,7 @@ class CpuEngine : public Engine {
   }
 
   const RunDescription& run_;
-  const Placement placement_;
+  const EngineParts parts_;
   const std::vector<StateBytes> bytes_;  // by rank
   std::unique_ptr<ModelCompute> compute_;
   std::unique_ptr<StageRunner> stages_;
@@ -429,16 +524,21 @@ class CpuEngine : public Engine {
   std::vector<RankRuntime> ranks_;
   ScheduleRandom random_;
   int64_t step_ = 0;
-  StepObservation first_;   // of the first step
-  StepObservation steady_;  // of every later one
+  StepObservation observation_;
 };
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
+                                                      const MemoryBudget& budget) {
+  SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
+  return CpuEngine::Create(run, std::move(parts), budget);
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
                                                       const MemoryBudget& budget) {
   SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
-  return CpuEngine::Create(run, budget);
+  return MakeCpuEngine(run, PlannedParts(run), budget);
 }
 
 }  // namespace shardproof

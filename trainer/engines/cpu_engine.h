@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "invariants/run_description/run_description.h"
 #include "trainer/engines/engine.h"
+#include "trainer/engines/engine_parts.h"
 
 namespace shardproof {
 
@@ -29,9 +30,16 @@ struct MemoryBudget {
   int64_t others_bytes = 0;
 };
 
-// Unimplemented as CanPlan and MakeModelCompute. ResourceExhausted with the bytes that the
-// run needs when they do not fit the budget or cannot be had. `run` must be valid and outlive
-// the engine.
+// Executes `parts`, which PlannedParts made for `run`, or an edit of them. Unimplemented as
+// CanPlan and MakeModelCompute. ResourceExhausted with the bytes that the run needs when they do
+// not fit the budget or cannot be had. `run` must be valid and outlive the engine.
+//
+// Plans may be edited into anything: an operation outside its buffers is InvalidArgument that
+// names rank and operation, one that can never run DeadlineExceeded.
+absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
+                                                      const MemoryBudget& budget);
+
+// The trainer as it is.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,
                                                       const MemoryBudget& budget);
 

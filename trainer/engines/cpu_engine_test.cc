@@ -10,13 +10,16 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "trainer/engines/rank_memory.h"
+#include "trainer/plan/planner.h"
 #include "trainer/replicated/replicated_trainer.h"
 #include "trainer/sharding/test_runs.h"
 
@@ -128,7 +131,10 @@ void ExpectTrainsAsTheOracle(const RunDescription& run, int32_t steps) {
   ASSERT_NE(engine, nullptr);
   for (int32_t step = 0; step < steps; ++step) {
     const StepObservation& observed = StepOf(*engine);
-    const ReferenceStep& expected = (*oracle)->Step();
+    std::optional<float> coefficient;
+    if (!observed.clips.empty()) coefficient = observed.clips[0].coefficient;
+    const ReferenceStep& expected = (*oracle)->Step(coefficient);
+    EXPECT_EQ(expected.used_coefficient, coefficient.value_or(1.0f));
     ExpectStateOf(observed, expected);
     // Without backward the engine computes no loss.
     if (TrainableElements(run.model) > 0) {
@@ -193,6 +199,131 @@ TEST(CpuEngine, LeavesTheBitsOfTheOracleWithOneBroadcastPerOwner) {
   RunDescription run = TestRun("mlp:5,7,3,2:bias", Mode::kZero1Broadcast, 3);
   run.sharding.broadcast_bucket_view = true;
   ExpectTrainsAsTheOracle(run, 3);
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWhenClipping) {
+  for (const char* model : {"mlp:5,7,3,2:bias", "probe:7,1,5x3,2"}) {
+    for (const double norm : {1e-3, 1.0, 1e6}) {
+      for (const RunDescription& mode : InEveryMode(TestRun(model, Mode::kReplicated, 3))) {
+        for (RunDescription run : WithEveryGradSync(mode)) {
+          run.clip_grad_norm = norm;
+          ExpectTrainsAsTheOracle(run, 2);
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuEngine, ClipsWithTheSameCoefficientOnEveryRank) {
+  for (RunDescription run : InEveryMode(TestRun("probe:7,1,5x3,2", Mode::kReplicated, 3))) {
+    run.clip_grad_norm = 0.5;
+    const std::unique_ptr<Engine> engine = EngineOf(run);
+    const StepObservation& step = StepOf(*engine);
+    ASSERT_EQ(step.clips.size(), 3u) << Describe(run);
+    // The boundary holds clipped gradients; the norm is theirs before.
+    for (const ClipObservation& clip : step.clips) {
+      EXPECT_GT(clip.norm, 0.5);
+      EXPECT_EQ(clip.coefficient, static_cast<float>(0.5 / (clip.norm + 1e-6)));
+      EXPECT_EQ(clip.norm, step.clips[0].norm) << Describe(run);
+    }
+  }
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWithTensorsThatAreUsedSometimes) {
+  for (const RunDescription& mode :
+       InEveryMode(TestRun("probe:7,1,5x3,2,4,3", Mode::kReplicated, 3))) {
+    for (RunDescription run : WithEveryGradSync(mode)) {
+      const int32_t last = static_cast<int32_t>(run.data.num_micro_batches) - 1;
+      run.usage = {{.tensor = 0, .rank = 1},
+                   {.tensor = 1, .micro_batch = last},
+                   {.tensor = 2, .steps = StepUse::kNever},
+                   {.tensor = 3, .steps = StepUse::kOdd},
+                   {.tensor = 4, .rank = 2, .micro_batch = 0, .steps = StepUse::kEven}};
+      ExpectTrainsAsTheOracle(run, 4);
+    }
+  }
+}
+
+TEST(CpuEngine, UpdatesAnUnusedTensorInNoStep) {
+  RunDescription run = TestRun("probe:7,5", Mode::kFullShard, 2);
+  run.optimizer.weight_decay = 0.5;
+  run.usage = {{.tensor = 1, .steps = StepUse::kOdd}};
+  const std::unique_ptr<Engine> engine = EngineOf(run);
+  const auto updates = [](const StepObservation& step) {
+    for (const TensorStep& tensor : step.states[0].steps) {
+      if (tensor.tensor == 1) return tensor.updates;
+    }
+    return int64_t{-1};
+  };
+  const std::vector<uint32_t> before = ParameterBits(run, StepOf(*engine))[1];
+  EXPECT_EQ(updates(StepOf(*engine)), 1);  // the second step
+  const std::vector<uint32_t> moved = ParameterBits(run, StepOf(*engine))[1];
+  EXPECT_NE(moved, before);
+  EXPECT_NE(ParameterBits(run, StepOf(*engine))[1], moved);
+}
+
+TEST(CpuEngine, LeavesTheBitsOfTheOracleWithOptimizerGroups) {
+  for (RunDescription run : InEveryMode(TestRun("mlp:5,7,3,2:bias", Mode::kReplicated, 3))) {
+    run.optimizer.groups = {{.tensors = {1, 3, 5}, .learning_rate = 0.01, .weight_decay = 0},
+                            {.tensors = {2}, .beta1 = 0.5, .beta2 = 0.7}};
+    ExpectTrainsAsTheOracle(run, 3);
+    run.optimizer.kind = OptimizerKind::kSgd;
+    ExpectTrainsAsTheOracle(run, 3);
+  }
+}
+
+// What an edit may do to a plan: it must end in an error that says where, never in a crash.
+TEST(CpuEngine, RefusesPlansThatLeaveTheirBuffers) {
+  const RunDescription run = TestRun("mlp:2x4", Mode::kFullShard, 2);
+  const auto error = [&run](const std::function<void(StepPlan&)>& edit) {
+    EngineParts parts = PlannedParts(run);
+    parts.plan = [edit](const RunDescription& described, const Placement& placement, Rank rank,
+                        int64_t step) {
+      StepPlan plan = PlanStep(described, placement, rank, step);
+      edit(plan);
+      return plan;
+    };
+    absl::StatusOr<std::unique_ptr<Engine>> engine =
+        MakeCpuEngine(run, std::move(parts), {.limit_bytes = kPlenty});
+    if (!engine.ok()) return std::string(engine.status().message());
+    return std::string((*engine)->Step().status().message());
+  };
+  EXPECT_EQ(error([](StepPlan&) {}), "");
+  EXPECT_THAT(error([](StepPlan& plan) { plan.ops[0].recv.range.first = 1; }),
+              AllOf(HasSubstr("rank 0, operation 0"), HasSubstr("where it receives")));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.ops[0].send.buffer = 1000; }),
+              HasSubstr("what it sends"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.ops[0].group.count = 3; }), HasSubstr("its group"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.ops[1].wait_count = 1000; }), HasSubstr("a slice"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.waits[0] = -1; }), HasSubstr("wait -1"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.parameter_uses[0].set = 1; }),
+              HasSubstr("the parameter of tensor 0"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.updates[0].counter_of = 9; }),
+              HasSubstr("an update's operand"));
+  EXPECT_THAT(error([](StepPlan& plan) {
+                plan.waits.push_back(static_cast<int32_t>(plan.ops.size()) - 1);
+                plan.ops[0].first_wait = static_cast<int32_t>(plan.waits.size()) - 1;
+                plan.ops[0].wait_count = 1;
+              }),
+              HasSubstr("deadlock"));
+}
+
+TEST(CpuEngine, RunsACollectiveInThePlansGroupAndSaysWhoIsMissing) {
+  const RunDescription run = TestRun("probe:4", Mode::kReplicated, 2);
+  EngineParts parts = PlannedParts(run);
+  parts.plan = [](const RunDescription& described, const Placement& placement, Rank rank,
+                  int64_t step) {
+    StepPlan plan = PlanStep(described, placement, rank, step);
+    for (Op& op : plan.ops) {
+      if (op.kind == OpKind::kCollective) op.group = {rank.value, 1, 1};
+    }
+    return plan;
+  };
+  const auto engine = MakeCpuEngine(run, std::move(parts), {.limit_bytes = kPlenty});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const StepObservation& step = StepOf(**engine);
+  EXPECT_EQ(step.events[1].events[2].group, (Group{1, 1, 1}));
+  EXPECT_NE(ParameterBits(run, step), ParameterBits(run, StepOf(*EngineOf(run))));
 }
 
 TEST(CpuEngine, LeavesTheSameParametersInEveryModeAndLayout) {
@@ -522,7 +653,7 @@ TEST(MakeCpuEngine, RefusesAModelWhoseLayersItCannotCompute) {
 
 TEST(MakeCpuEngine, RefusesWhatNoPlannerSupports) {
   RunDescription run = TestRun("probe:3,4", Mode::kFullShard, 2);
-  run.clip_grad_norm = 1;
+  run.sharding.precision.reduce = Dtype::kBFloat16;
   EXPECT_EQ(MakeCpuEngine(run, kPlenty).status().code(), absl::StatusCode::kUnimplemented);
 }
 

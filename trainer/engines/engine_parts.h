@@ -31,6 +31,8 @@ using CommunicatorDecorator =
 struct EngineParts {
   Placement placement;
   PlanSource plan;
+  // False: all steps from step 1 on have the same plan, so that engines ask for two only.
+  bool plan_varies_by_step = false;
   CommunicatorDecorator decorate;  // may be empty
 };
 

@@ -15,7 +15,10 @@ EventKind EventKindOf(OpKind kind) {
     case OpKind::kRelease:
       return EventKind::kRelease;
     case OpKind::kScale:
+    case OpKind::kScaleBy:
     case OpKind::kAccumulate:
+    case OpKind::kNorm:
+    case OpKind::kClipCoefficient:
       return EventKind::kLocal;
     case OpKind::kOptimizerUpdate:
       return EventKind::kOptimizer;

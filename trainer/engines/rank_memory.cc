@@ -9,6 +9,11 @@ namespace {
 
 constexpr int64_t kAlignmentElements = 16;  // one cache line
 
+// In floats: other dtypes take what they need of them.
+int64_t Floats(const BufferSpec& spec) {
+  return spec.elements * DtypeBytes(spec.dtype) / static_cast<int64_t>(sizeof(float));
+}
+
 int64_t Aligned(int64_t elements) {
   return (elements + kAlignmentElements - 1) / kAlignmentElements * kAlignmentElements;
 }
@@ -20,7 +25,7 @@ void RankMemory::FreeMemory::operator()(float* memory) const { std::free(memory)
 double RankMemory::Bytes(const StepPlan& plan) {
   double elements = 0;
   for (const BufferSpec& spec : plan.buffers) {
-    elements += static_cast<double>(Aligned(spec.elements));
+    elements += static_cast<double>(Aligned(Floats(spec)));
   }
   return elements * sizeof(float);
 }
@@ -34,8 +39,8 @@ RankMemory::RankMemory(const StepPlan& plan, const Placement& placement)
   float* next = memory_.get();
   for (const BufferSpec& spec : plan.buffers) {
     begin_.push_back(next);
-    elements_.push_back(spec.elements);
-    next += Aligned(spec.elements);
+    floats_.push_back(Floats(spec));
+    next += Aligned(floats_.back());
   }
   for (size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
     const BufferSpec& spec = plan.buffers[buffer];
@@ -67,11 +72,11 @@ void RankMemory::Fill(int32_t buffer, ElementRange range, Poison kind) {
 void RankMemory::Allocate(int32_t buffer) {
   if (used_[buffer]) return;
   used_[buffer] = true;
-  Fill(buffer, {0, elements_[buffer]}, Poison::kNeverWritten);
+  Fill(buffer, {0, floats_[buffer]}, Poison::kNeverWritten);
 }
 
 void RankMemory::Free(int32_t buffer) {
-  Fill(buffer, {0, elements_[buffer]}, Poison::kFreed);
+  Fill(buffer, {0, floats_[buffer]}, Poison::kFreed);
   for (Part& part : parts_[buffer]) part.version = -1;
 }
 

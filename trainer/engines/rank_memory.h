@@ -19,6 +19,8 @@ class RankMemory {
   RankMemory(const StepPlan& plan, const Placement& placement);
 
   float* data(int32_t buffer) { return buffer < 0 ? nullptr : begin_[buffer]; }
+  // A float64 buffer's value lies in two floats; every buffer begins at a cache line.
+  double* doubles(int32_t buffer) { return reinterpret_cast<double*>(begin_[buffer]); }
   float* data(const BufferRange& range) { return data(range.buffer) + range.range.first; }
 
   // Fills elements with the NaN that names `kind` and the buffer.
@@ -52,7 +54,7 @@ class RankMemory {
 
   std::unique_ptr<float[], FreeMemory> memory_;
   std::vector<float*> begin_;             // by buffer
-  std::vector<int64_t> elements_;         // by buffer
+  std::vector<int64_t> floats_;           // by buffer: its memory
   std::vector<bool> used_;                // by buffer
   std::vector<std::vector<Part>> parts_;  // by buffer
 };

@@ -34,20 +34,21 @@ constexpr absl::string_view kProbeForms =
 
 // Digits only: SimpleAtoi alone takes signs and spaces too.
 absl::StatusOr<int64_t> ParseExtent(absl::string_view text, absl::string_view what,
-                                    absl::string_view extent) {
+                                    absl::string_view extent, int64_t least) {
   int64_t value = 0;
   const bool digits =
       !extent.empty() && std::all_of(extent.begin(), extent.end(), absl::ascii_isdigit);
-  if (digits && absl::SimpleAtoi(extent, &value) && value >= 1) return value;
+  if (digits && absl::SimpleAtoi(extent, &value) && value >= least) return value;
   return Refuse(text, what, absl::StrCat("'", extent, "'"),
-                absl::StrCat("an integer from 1 to ", INT64_MAX));
+                absl::StrCat("an integer from ", least, " to ", INT64_MAX));
 }
 
 absl::StatusOr<std::vector<int64_t>> ParseExtents(absl::string_view text, absl::string_view what,
-                                                  absl::string_view list, char separator) {
+                                                  absl::string_view list, char separator,
+                                                  int64_t least = 1) {
   std::vector<int64_t> extents;
   for (const absl::string_view extent : absl::StrSplit(list, separator)) {
-    SHARDPROOF_ASSIGN_OR_RETURN(const int64_t value, ParseExtent(text, what, extent));
+    SHARDPROOF_ASSIGN_OR_RETURN(const int64_t value, ParseExtent(text, what, extent, least));
     extents.push_back(value);
   }
   return extents;
@@ -76,10 +77,10 @@ absl::StatusOr<ModelDescription> ImportMlp(absl::string_view text) {
   absl::string_view list = absl::StripPrefix(text, "mlp:");
   const size_t cross = list.find('x');
   if (cross != absl::string_view::npos) {
-    SHARDPROOF_ASSIGN_OR_RETURN(const int64_t layers,
-                                ParseExtent(text, "the number of layers", list.substr(0, cross)));
+    SHARDPROOF_ASSIGN_OR_RETURN(
+        const int64_t layers, ParseExtent(text, "the number of layers", list.substr(0, cross), 1));
     SHARDPROOF_ASSIGN_OR_RETURN(const int64_t width,
-                                ParseExtent(text, "the width", list.substr(cross + 1)));
+                                ParseExtent(text, "the width", list.substr(cross + 1), 1));
     SHARDPROOF_RETURN_IF_ERROR(CheckTensorCount(text, "the number of layers", layers));
     return BuildMlp(text, /*bias=*/false, layers, {width});
   }
@@ -103,10 +104,11 @@ absl::StatusOr<ModelDescription> ImportProbeShapes(absl::string_view text) {
   for (const absl::string_view shape : absl::StrSplit(list, ',')) {
     SHARDPROOF_ASSIGN_OR_RETURN(
         std::vector<int64_t> extents,
-        ParseExtents(text, absl::StrCat("an extent of shape ", index), shape, 'x'));
+        ParseExtents(text, absl::StrCat("an extent of shape ", index), shape, 'x',
+                     /*least=*/0));
     const std::string name = absl::StrCat("t", index++);
     builder.BeginStage(name);
-    const int64_t fan_in = extents.back();
+    const int64_t fan_in = std::max<int64_t>(extents.back(), 1);
     builder.Add(name, std::move(extents), fan_in);
   }
   return internal::Finish(std::move(builder).WithAUnitAStage(), text);

@@ -1,5 +1,6 @@
 #include "trainer/model/probe.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "trainer/model/data.h"
@@ -46,6 +47,10 @@ std::unique_ptr<ModelCompute> MakeProbe(const RunDescription& run) {
 
 void FillProbeGradient(const RunDescription& run, const MicroBatch& micro_batch, int32_t stage,
                        int32_t tensor, ElementRange range, float* values) {
+  if (!IsUsed(run, tensor, micro_batch.step, micro_batch.rank, micro_batch.micro_batch)) {
+    std::fill(values, values + range.count, 0.0f);
+    return;
+  }
   uint64_t key = StreamKey(run.data.seed, StreamPurpose::kProbeGradient,
                            static_cast<uint64_t>(micro_batch.step));
   key = StreamHash(key, static_cast<uint64_t>(micro_batch.rank.value));

@@ -5,7 +5,8 @@
 // add up exactly in float32, in any order (8 * 2^12 < 2^24), and a trainer's sums must equal
 // the oracle's bit for bit, whatever the shapes, the sharding or the learning rate. Ranks,
 // micro-batches and steps have different gradients, so that leaving out, repeating or
-// swapping one shows. A tensor that two stages use gets a contribution from each.
+// swapping one shows. A tensor that two stages use gets a contribution from each; one that a
+// UsageRule leaves out gets zeros.
 //
 // Every width is 0: LoadInput and Forward do nothing, Loss is 0.
 #ifndef TRAINER_MODEL_PROBE_H_

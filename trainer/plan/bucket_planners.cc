@@ -146,6 +146,7 @@ void UpdateAndGather(PlanBuilder& step, const std::vector<int32_t>& buckets) {
 void PlanReplicated(PlanBuilder& step) {
   BucketStep buckets(step, /*scatters=*/false);
   buckets.Compute();
+  step.Clip(/*sharded=*/false);
   for (int32_t set : buckets.buckets()) step.Update({set});
 }
 
@@ -153,6 +154,7 @@ void PlanZero1Broadcast(PlanBuilder& step) {
   BucketStep buckets(step, /*scatters=*/false);
   buckets.Compute();
   if (buckets.buckets().empty()) return;  // nothing is trainable
+  step.Clip(/*sharded=*/false);
   const Placement& placement = step.placement();
   std::vector<int32_t> owned;
   for (size_t set = 0; set < placement.sets.size(); ++set) {
@@ -179,12 +181,14 @@ void PlanZero1Broadcast(PlanBuilder& step) {
 void PlanZero1AllGather(PlanBuilder& step) {
   BucketStep buckets(step, /*scatters=*/false);
   buckets.Compute();
+  step.Clip(/*sharded=*/false);
   UpdateAndGather(step, buckets.buckets());
 }
 
 void PlanZero2(PlanBuilder& step) {
   BucketStep buckets(step, /*scatters=*/true);
   buckets.Compute();
+  step.Clip(/*sharded=*/true);
   UpdateAndGather(step, buckets.buckets());
 }
 

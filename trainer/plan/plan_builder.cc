@@ -19,15 +19,16 @@ int64_t BoundaryWidth(const ModelDescription& model, int32_t boundary) {
 }
 
 bool HasTrainable(const ModelDescription& model, const Stage& stage) {
-  return std::any_of(stage.tensors.begin(), stage.tensors.end(),
-                     [&](int32_t tensor) { return model.tensors[tensor].trainable; });
+  return std::any_of(stage.tensors.begin(), stage.tensors.end(), [&](int32_t tensor) {
+    return model.tensors[tensor].trainable && Elements(model.tensors[tensor]) > 0;
+  });
 }
 
 }  // namespace
 
 PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank,
-                         bool first_step)
-    : run_(run), placement_(placement) {
+                         int64_t step)
+    : run_(run), placement_(placement), step_(step) {
   plan_.rank = rank;
   set_seen_.assign(placement.sets.size(), 0);
   plan_.buffers.reserve(6 * placement.sets.size() + 4 * run.model.stages.size());
@@ -39,7 +40,12 @@ PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, 
         AddBuffer({.role = BufferRole::kScalar, .elements = TensorsWithMoments(placement, rank)});
     plan_.live_before.push_back(plan_.scalar_buffer);
   }
-  if (!first_step) {
+  if (run.clip_grad_norm > 0) {
+    plan_.norm_buffer =
+        AddBuffer({.role = BufferRole::kWorkspace, .dtype = Dtype::kFloat64, .elements = 1});
+    plan_.coefficient_buffer = AddBuffer({.role = BufferRole::kWorkspace, .elements = 1});
+  }
+  if (step > 0) {
     for (const SetHome& home : plan_.homes) {
       if (home.gradient >= 0) plan_.live_before.push_back(home.gradient);
     }
@@ -55,7 +61,7 @@ void PlanBuilder::FindRuns() {
   first_trainable_stage_ = stages;
   for (int32_t stage = 0; stage < stages; ++stage) {
     if (runs_.empty() || runs_.back().unit != unit_of_stage[stage]) {
-      runs_.push_back({unit_of_stage[stage], stage, 0});
+      runs_.push_back({unit_of_stage[stage], stage, 0, {}});
     }
     ++runs_.back().stage_count;
     if (first_trainable_stage_ == stages && HasTrainable(model, model.stages[stage])) {
@@ -64,6 +70,23 @@ void PlanBuilder::FindRuns() {
     }
   }
   if (first_trainable_stage_ == stages) first_backward_run_ = static_cast<int32_t>(runs_.size());
+  FindNeeds();
+}
+
+void PlanBuilder::FindNeeds() {
+  const std::vector<int32_t> unit_of_tensor = UnitOfTensor(run_.model);
+  for (ComputeRun& run : runs_) {
+    std::vector<int32_t> others;
+    for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
+      for (int32_t tensor : run_.model.stages[stage].tensors) {
+        if (unit_of_tensor[tensor] != run.unit) others.push_back(unit_of_tensor[tensor]);
+      }
+    }
+    std::sort(others.begin(), others.end());
+    others.erase(std::unique(others.begin(), others.end()), others.end());
+    run.needs = {run.unit};
+    run.needs.insert(run.needs.end(), others.begin(), others.end());
+  }
 }
 
 void PlanBuilder::DeclareSet(int32_t index) {
@@ -368,11 +391,18 @@ void PlanBuilder::Scale(int32_t set, int32_t buffer, StreamId stream, int32_t mi
 void PlanBuilder::AddUpdates(int32_t index) {
   const TensorSet& set = placement_.sets[index];
   const SetHome& state = home(index);
+  int32_t counted = -1;
   for (const Segment& segment : set.layout.shard(ShardOf(set, plan_.rank))) {
     if (segment.tensor < 0 || placement_.moment_set[segment.tensor] != index) continue;
+    if (!IsUsedInStep(run_, segment.tensor, step_)) continue;
     UpdateRange update;
     update.tensor = segment.tensor;
     update.count = segment.count;
+    update.hyper_parameters_of = segment.tensor;
+    update.counter_of = segment.tensor;
+    // A tensor's ranges are neighbours, and its counter moves once.
+    update.advance = segment.tensor != counted ? 1 : 0;
+    counted = segment.tensor;
     const auto at = [&](int32_t buffer, int64_t first) {
       return BufferRange{buffer, {first, segment.count}};
     };
@@ -407,6 +437,92 @@ void PlanBuilder::TouchState(int32_t index) {
     Access(part.buffer, AccessKind::kRead, part.range);
     Access(part.buffer, AccessKind::kWrite, part.range);
   }
+}
+
+void PlanBuilder::Clip(bool sharded) {
+  std::vector<int32_t> sets;
+  for (size_t set = 0; set < plan_.homes.size(); ++set) {
+    if (plan_.homes[set].gradient >= 0) sets.push_back(static_cast<int32_t>(set));
+  }
+  if (run_.clip_grad_norm <= 0 || sets.empty()) return;
+  Norm(sharded);
+  if (sharded) SumNorms();
+  Coefficient();
+  for (int32_t set : sets) ScaleByCoefficient(set, /*last=*/set == sets.back());
+}
+
+// Its ranges are logical elements only: padding has no part in a norm.
+void PlanBuilder::Norm(bool sharded) {
+  Op op;
+  op.kind = OpKind::kNorm;
+  op.phase = Phase::kOptimizer;
+  op.first_update = static_cast<int32_t>(plan_.updates.size());
+  op.recv = {plan_.norm_buffer, {0, 1}};
+  for (size_t index = 0; index < plan_.homes.size(); ++index) {
+    const int32_t gradient = plan_.homes[index].gradient;
+    if (gradient < 0) continue;
+    const FlatLayout& layout = placement_.sets[index].layout;
+    const int32_t own = sharded ? ShardOf(placement_.sets[index], plan_.rank) : 0;
+    for (int32_t shard = own; shard < (sharded ? own + 1 : layout.shards); ++shard) {
+      for (const Segment& segment : layout.shard(shard)) {
+        if (segment.tensor < 0) continue;
+        if (placement_.gradient_set[segment.tensor] != static_cast<int32_t>(index)) continue;
+        const int64_t first = sharded ? segment.shard_offset : layout.offset(segment);
+        UpdateRange range;
+        range.tensor = segment.tensor;
+        range.count = segment.count;
+        range.gradient = {gradient, {first, segment.count}};
+        plan_.updates.push_back(range);
+      }
+    }
+    AccessAll(gradient, AccessKind::kRead);
+  }
+  op.update_count = static_cast<int32_t>(plan_.updates.size()) - op.first_update;
+  AllocateIfDead(plan_.norm_buffer);
+  AccessAll(plan_.norm_buffer, AccessKind::kWrite);
+  Issue(op);
+}
+
+void PlanBuilder::SumNorms() {
+  Op op;
+  op.kind = OpKind::kCollective;
+  op.phase = Phase::kOptimizer;
+  op.stream = StreamId::kCommunication;
+  op.collective = CollectiveKind::kAllReduce;
+  op.purpose = Purpose::kClipNorm;
+  op.dtype = Dtype::kFloat64;
+  op.group = {0, 1, run_.sharding.world_size.value};
+  op.elements = 1;
+  op.send = op.recv = {plan_.norm_buffer, {0, 1}};
+  AccessAll(plan_.norm_buffer, AccessKind::kRead);
+  AccessAll(plan_.norm_buffer, AccessKind::kWrite);
+  Issue(op);
+}
+
+void PlanBuilder::Coefficient() {
+  Op op;
+  op.kind = OpKind::kClipCoefficient;
+  op.phase = Phase::kOptimizer;
+  op.send = {plan_.norm_buffer, {0, 1}};
+  op.recv = {plan_.coefficient_buffer, {0, 1}};
+  op.scale = static_cast<float>(run_.clip_grad_norm);
+  AllocateIfDead(plan_.coefficient_buffer);
+  AccessAll(plan_.norm_buffer, AccessKind::kRead);
+  AccessAll(plan_.norm_buffer, AccessKind::kFree);
+  AccessAll(plan_.coefficient_buffer, AccessKind::kWrite);
+  Issue(op);
+}
+
+void PlanBuilder::ScaleByCoefficient(int32_t set, bool last) {
+  Op op = SetOp(OpKind::kScaleBy, set, Phase::kOptimizer, StreamId::kCompute, /*micro_batch=*/-1);
+  const int32_t gradient = home(set).gradient;
+  op.send = {plan_.coefficient_buffer, {0, 1}};
+  op.recv = {gradient, {0, plan_.buffers[gradient].elements}};
+  AccessAll(plan_.coefficient_buffer, AccessKind::kRead);
+  AccessAll(gradient, AccessKind::kRead);
+  AccessAll(gradient, AccessKind::kWrite);
+  if (last) AccessAll(plan_.coefficient_buffer, AccessKind::kFree);
+  Issue(op);
 }
 
 void PlanBuilder::Update(const std::vector<int32_t>& sets) {

@@ -24,13 +24,15 @@ struct ComputeRun {
   int32_t unit = -1;
   int32_t stage = 0;
   int32_t stage_count = 0;
+  // The units whose tensors it uses: its own, then those of tied tensors, ascending.
+  std::vector<int32_t> needs = {};
 };
 
 class PlanBuilder {
  public:
   // Declares parameters, reduced gradients, moments and scalars of every set and the
-  // activations. `first_step`: no gradients of an earlier step are live.
-  PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank, bool first_step);
+  // activations. In step 0 no gradients of an earlier step are live.
+  PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank, int64_t step);
 
   const RunDescription& run() const { return run_; }
   const Placement& placement() const { return placement_; }
@@ -64,6 +66,10 @@ class PlanBuilder {
   void ReduceScatter(int32_t set, int32_t full, int32_t reduced, int32_t micro_batch);
   void Accumulate(int32_t set, int32_t from, int32_t to, int32_t micro_batch);
   void Scale(int32_t set, int32_t buffer, StreamId stream, int32_t micro_batch);
+  // With clipping: the norm of all reduced gradients, the coefficient, and every gradient times
+  // it. `sharded`: a rank has the squares of its own shards, so the ranks add them up. Nothing
+  // without clipping or gradients.
+  void Clip(bool sharded);
   // One operation for all of `sets`: what this rank owns of them.
   void Update(const std::vector<int32_t>& sets);
   void AllGatherUpdated(int32_t set);
@@ -87,6 +93,11 @@ class PlanBuilder {
   void DeclareSet(int32_t set);
   void DeclareActivations();
   void FindRuns();
+  void FindNeeds();
+  void Norm(bool sharded);
+  void SumNorms();
+  void Coefficient();
+  void ScaleByCoefficient(int32_t set, bool last);
   void Access(int32_t buffer, AccessKind kind, ElementRange range);
   void AccessAll(int32_t buffer, AccessKind kind);
   void AllocateIfDead(int32_t buffer);
@@ -117,6 +128,7 @@ class PlanBuilder {
   std::vector<int32_t> run_sets_;
   std::vector<int32_t> set_seen_;  // by set: the last SetsOf that listed it
   int32_t sets_seen_ = 0;
+  const int64_t step_;
 };
 
 }  // namespace shardproof

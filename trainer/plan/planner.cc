@@ -27,15 +27,16 @@ absl::Status CanPlan(const RunDescription& run) {
       return refuse("state in the ", Name(tier), " tier yet: use device");
     }
   }
-  if (run.clip_grad_norm != 0) {
-    return refuse("clip_grad_norm=", run.clip_grad_norm, " yet: use 0");
+  if (!run.usage.empty() && run.model.kind == ModelKind::kMlp) {
+    return refuse("usage of tensor ", run.usage[0].tensor,
+                  ": the layers of an mlp feed one another, so none can be left out; use a probe");
   }
   return absl::OkStatus();
 }
 
 StepPlan PlanStep(const RunDescription& run, const Placement& placement, Rank rank,
-                  bool first_step) {
-  PlanBuilder step(run, placement, rank, first_step);
+                  int64_t step_index) {
+  PlanBuilder step(run, placement, rank, step_index);
   switch (run.sharding.mode) {
     case Mode::kReplicated:
       PlanReplicated(step);
@@ -60,7 +61,7 @@ StepPlan PlanStep(const RunDescription& run, const Placement& placement, Rank ra
 }
 
 StepPlan PlanState(const RunDescription& run, const Placement& placement, Rank rank) {
-  return PlanBuilder(run, placement, rank, /*first_step=*/true).Take();
+  return PlanBuilder(run, placement, rank, /*step=*/0).Take();
 }
 
 }  // namespace shardproof

@@ -13,13 +13,14 @@
 namespace shardproof {
 
 // Unimplemented, with the reason and what to use instead, for what no planner supports yet:
-// hybrid groups, mixed precision, offload, clipping. Ok: PlanStep can plan the run.
+// hybrid groups, mixed precision, offload, usage rules of a model whose layers feed one another.
+// Ok: PlanStep can plan the run.
 absl::Status CanPlan(const RunDescription& run);
 
-// One rank's step. `first_step`: no gradients of an earlier step are live. Needs a valid run
-// that CanPlan accepts, and its own placement.
-StepPlan PlanStep(const RunDescription& run, const Placement& placement, Rank rank,
-                  bool first_step);
+// One rank's step. In step 0 no gradients of an earlier step are live; which tensors a step
+// updates depends on the run's usage rules. Without those, all later steps have the plan of step
+// 1. Needs a valid run that CanPlan accepts, and its own placement.
+StepPlan PlanStep(const RunDescription& run, const Placement& placement, Rank rank, int64_t step);
 
 // The same without operations: buffers and homes of a rank.
 StepPlan PlanState(const RunDescription& run, const Placement& placement, Rank rank);

@@ -23,10 +23,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-StepPlan PlanOf(const RunDescription& run, int32_t rank = 0, bool first_step = true) {
+StepPlan PlanOf(const RunDescription& run, int32_t rank = 0, int64_t step = 0) {
   EXPECT_TRUE(Validate(run).ok()) << Validate(run);
   EXPECT_TRUE(CanPlan(run).ok()) << CanPlan(run);
-  return PlanStep(run, MakePlacement(run), Rank{rank}, first_step);
+  return PlanStep(run, MakePlacement(run), Rank{rank}, step);
 }
 
 // `units` bias-free layers of 4 x 4.
@@ -55,6 +55,8 @@ std::string Token(const Op& op) {
           return of_set("P");
         case Purpose::kBroadcastParameters:
           return op.tensor >= 0 ? absl::StrCat("B", op.tensor + 1) : absl::StrCat("B@", op.root);
+        case Purpose::kClipNorm:
+          return "A_norm";
         default:
           return "?";
       }
@@ -67,6 +69,12 @@ std::string Token(const Op& op) {
       return "f";
     case OpKind::kScale:
       return of_set("*");
+    case OpKind::kScaleBy:
+      return of_set("clip");
+    case OpKind::kNorm:
+      return "norm";
+    case OpKind::kClipCoefficient:
+      return "coefficient";
     case OpKind::kAccumulate:
       return of_set("+");
     case OpKind::kOptimizerUpdate:
@@ -203,7 +211,7 @@ TEST(PlanStep, IssuesTheCollectivesOfTheStudy) {
   };
   ASSERT_EQ(runs.size(), 8u);
   for (size_t i = 0; i < runs.size(); ++i) {
-    const StepPlan plan = PlanOf(runs[i], /*rank=*/3, /*first_step=*/false);
+    const StepPlan plan = PlanOf(runs[i], /*rank=*/3, /*step=*/1);
     EXPECT_EQ(CountsOf(plan), expected[i]) << ModeRowName(runs[i].sharding);
     for (const Op& op : plan.ops) {
       if (op.kind != OpKind::kCollective) continue;
@@ -408,7 +416,7 @@ void ExpectLifetimesAreSound(const StepPlan& plan, const StepPlan& next) {
 TEST(PlanStep, OrdersConflictingAccessesOfEveryMode) {
   for (const RunDescription& run : AwkwardRuns()) {
     SCOPED_TRACE(Describe(run));
-    ExpectConflictsAreOrdered(PlanOf(run, /*rank=*/1, /*first_step=*/false));
+    ExpectConflictsAreOrdered(PlanOf(run, /*rank=*/1, /*step=*/1));
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -416,8 +424,8 @@ TEST(PlanStep, OrdersConflictingAccessesOfEveryMode) {
 TEST(PlanStep, UsesOnlyLiveAndWrittenBuffersAndLeavesNone) {
   for (const RunDescription& run : AwkwardRuns()) {
     SCOPED_TRACE(Describe(run));
-    const StepPlan steady = PlanOf(run, 1, /*first_step=*/false);
-    ExpectLifetimesAreSound(PlanOf(run, 1, /*first_step=*/true), steady);
+    const StepPlan steady = PlanOf(run, 1, /*step=*/1);
+    ExpectLifetimesAreSound(PlanOf(run, 1, /*step=*/0), steady);
     ExpectLifetimesAreSound(steady, steady);
     if (::testing::Test::HasFailure()) return;
   }
@@ -455,7 +463,7 @@ void ExpectUpdatesCoverTheModel(const RunDescription& run) {
   for (const TensorSpec& tensor : run.model.tensors) updates.emplace_back(Elements(tensor), 0);
   const int32_t ranks = run.sharding.world_size.value;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    const StepPlan plan = PlanStep(run, placement, Rank{rank}, /*first_step=*/true);
+    const StepPlan plan = PlanStep(run, placement, Rank{rank}, /*step=*/0);
     std::vector<bool> has_state(updates.size(), false);
     for (const UpdateRange& update : plan.updates) {
       const auto within = [&](const BufferRange& range, BufferRole role) {
@@ -526,8 +534,8 @@ TEST(PlanState, HasTheBuffersAndHomesOfTheStep) {
 TEST(PlanStep, FreesGradientsOfTheStepBeforeAndHasNoneInTheFirst) {
   for (const RunDescription& run : InEveryMode(Layers(3, Mode::kReplicated))) {
     SCOPED_TRACE(ModeRowName(run.sharding));
-    const StepPlan first = PlanOf(run, 0, /*first_step=*/true);
-    const StepPlan steady = PlanOf(run, 0, /*first_step=*/false);
+    const StepPlan first = PlanOf(run, 0, /*step=*/0);
+    const StepPlan steady = PlanOf(run, 0, /*step=*/1);
     EXPECT_EQ(Forward(first, "f"), "");
     EXPECT_EQ(Forward(steady, "f"), "f");
     EXPECT_EQ(steady.ops[0].kind, OpKind::kRelease);
@@ -904,13 +912,73 @@ TEST(CanPlan, RefusesOffloadOfParametersAndOfTheOptimizer) {
   }
 }
 
-TEST(CanPlan, RefusesClipping) {
-  RunDescription run = Refusable();
-  run.clip_grad_norm = 1.5;
+// Layers 1 and 3 share a weight that lies in unit 1, over a unit 2 of its own.
+RunDescription Tied(Prefetch prefetch) {
+  RunDescription run = TestRun("probe:4,3,2", Mode::kFullShard, 2);
+  run.sharding.prefetch = prefetch;
+  run.model.stages[2].tensors.push_back(0);
+  return run;
+}
+
+TEST(UnitPlans, GatherAndReduceATiedWeightWithTheUnitOfItsFirstStage) {
+  // Run 3 needs units 3 and 1. Backward needs unit 1 last in run 1, so it stays until then.
+  const StepPlan pre = PlanOf(Tied(Prefetch::kBackwardPre));
+  EXPECT_EQ(Forward(pre, "GcR"), "G1 c1 G2 c2 G3 R2 c3 R3 R1");
+  EXPECT_EQ(Backward(pre, "GcRS"), "G3 G1 G2 c3 R3 S3 c2 R2 S2 c1 R1 S1");
+  const StepPlan none = PlanOf(Tied(Prefetch::kNone));
+  EXPECT_EQ(Backward(none, "GcRS"), "G3 G1 c3 R3 S3 G2 c2 R2 S2 c1 R1 S1");
+}
+
+TEST(ClippingPlans, SumSquaresOfShardsOverTheRanksAndOfWholeGradientsNot) {
+  RunDescription run = TestRun("probe:4,3", Mode::kZero2, 2);
+  run.clip_grad_norm = 1;
+  const auto optimizer = [&run] { return Issued(PlanOf(run), Phase::kOptimizer, "nAcUP"); };
+  EXPECT_EQ(optimizer(), "norm A_norm coefficient clip0 U0 P0");
+  run.sharding.mode = Mode::kReplicated;
+  EXPECT_EQ(optimizer(), "norm coefficient clip0 U0");
+  run.sharding.mode = Mode::kShardGradOp;
+  EXPECT_EQ(optimizer(), "norm A_norm coefficient clip1 clip2 U1 U2");
+}
+
+TEST(ClippingPlans, CountEveryTrainableElementOnceAndNoPadding) {
+  RunDescription run = TestRun("probe:5,3x3,2", Mode::kShardGradOp, 3);
+  run.clip_grad_norm = 1;
+  Freeze({2}, run.model);
+  SetUnits({{0, 2}, {1}}, run.model);
+  int64_t elements = 0;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const StepPlan plan = PlanOf(run, rank);
+    for (const Op& op : plan.ops) {
+      if (op.kind != OpKind::kNorm) continue;
+      for (const UpdateRange& range : plan.UpdatesOf(op)) elements += range.count;
+    }
+  }
+  EXPECT_EQ(elements, 5 + 9);
+}
+
+TEST(Plans, UpdateTensorsOnlyInStepsThatUseThem) {
+  RunDescription run = TestRun("probe:4,3", Mode::kReplicated, 2);
+  run.usage = {{.tensor = 1, .rank = 0, .steps = StepUse::kOdd}};
+  const auto updated = [&run](int64_t step) {
+    std::vector<int32_t> tensors;
+    for (const UpdateRange& update : PlanOf(run, 1, step).updates) {
+      tensors.push_back(update.tensor);
+      EXPECT_EQ(update.advance, 1);
+      EXPECT_EQ(update.counter_of, update.tensor);
+    }
+    return tensors;
+  };
+  EXPECT_THAT(updated(0), ElementsAre(0));
+  EXPECT_THAT(updated(1), ElementsAre(1, 0));
+}
+
+TEST(CanPlan, RefusesUsageOfALayer) {
+  RunDescription run = Layers(2, Mode::kReplicated);
+  run.usage = {{.tensor = 1, .rank = 0}};
   const absl::Status status = CanPlan(run);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("clip_grad_norm=1.5"), HasSubstr("use 0")));
+              AllOf(HasSubstr("usage of tensor 1"), HasSubstr("use a probe")));
 }
 
 TEST(CanPlan, AcceptsEveryModeInFloat32) {

@@ -21,10 +21,11 @@ class UnitStep {
     last_backward_run_.assign(sets, -1);
     for (size_t set = 0; set < sets; ++set) DeclareTransients(static_cast<int32_t>(set));
     for (int32_t run = 0; run < static_cast<int32_t>(step.runs().size()); ++run) {
-      const int32_t set = step.runs()[run].unit;
-      last_run_[set] = run;
-      const bool reached = run >= step.first_backward_run();
-      if (reached && last_backward_run_[set] < 0) last_backward_run_[set] = run;
+      for (int32_t set : step.runs()[run].needs) {
+        last_run_[set] = run;
+        const bool reached = run >= step.first_backward_run();
+        if (reached && last_backward_run_[set] < 0) last_backward_run_[set] = run;
+      }
     }
   }
 
@@ -39,6 +40,7 @@ class UnitStep {
       Forward(k);
       Backward(k, last);
     }
+    step_.Clip(/*sharded=*/true);
     for (size_t set = 0; set < step_.placement().sets.size(); ++set) {
       if (step_.home(static_cast<int32_t>(set)).gradient >= 0) {
         step_.Update({static_cast<int32_t>(set)});
@@ -83,40 +85,50 @@ class UnitStep {
            (reshard_after_forward_ && step_.run().model.units[set].reshard_after_forward);
   }
 
+  void GatherNeeds(int32_t run, Phase phase, int32_t k) {
+    for (int32_t set : step_.runs()[run].needs) Gather(set, phase, k);
+  }
+
   // The reshard of a run is issued after the next run's gather: that gather may run beside
   // this computation, and the one after it waits for the memory.
   void Forward(int32_t k) {
-    const std::vector<ComputeRun>& runs = step_.runs();
-    int32_t due = -1;
-    const auto reshard_due = [&] {
-      if (due >= 0) Reshard(due, Phase::kForward, k);
-      due = -1;
+    const int32_t runs = static_cast<int32_t>(step_.runs().size());
+    const auto reshard_due_after = [&](int32_t run) {
+      if (run < 0) return;
+      for (int32_t set : step_.runs()[run].needs) {
+        if (run == last_run_[set] && ReshardsAfterForward(set)) Reshard(set, Phase::kForward, k);
+      }
     };
-    for (size_t run = 0; run < runs.size(); ++run) {
-      const int32_t set = runs[run].unit;
-      Gather(set, Phase::kForward, k);
-      reshard_due();
-      step_.Forward(runs[run], k, full_);
-      if (static_cast<int32_t>(run) == last_run_[set] && ReshardsAfterForward(set)) due = set;
+    for (int32_t run = 0; run < runs; ++run) {
+      GatherNeeds(run, Phase::kForward, k);
+      reshard_due_after(run - 1);
+      step_.Forward(step_.runs()[run], k, full_);
     }
-    reshard_due();
+    reshard_due_after(runs - 1);
   }
 
   void Backward(int32_t k, bool last) {
     const Prefetch prefetch = step_.run().sharding.prefetch;
     const int32_t first = step_.first_backward_run();
     for (int32_t run = static_cast<int32_t>(step_.runs().size()) - 1; run >= first; --run) {
-      const int32_t set = step_.runs()[run].unit;
-      const bool ends_unit = run == last_backward_run_[set];
-      Gather(set, Phase::kBackward, k);
+      std::vector<int32_t> ends;  // units that no lower run needs
+      for (int32_t set : step_.runs()[run].needs) {
+        if (run == last_backward_run_[set]) ends.push_back(set);
+      }
+      GatherNeeds(run, Phase::kBackward, k);
       if (prefetch == Prefetch::kBackwardPre) GatherNext(run, k);
       ReleaseReduced(/*keep=*/1, StreamId::kCompute, k);
       step_.Backward(step_.runs()[run], k, full_, unreduced_,
                      /*accumulate=*/k > 0 && step_.run().sharding.grad_sync == GradSync::kLast);
-      if (ends_unit && reshards_in_backward_) Reshard(set, Phase::kBackward, k);
+      for (int32_t set : ends) {
+        if (reshards_in_backward_) Reshard(set, Phase::kBackward, k);
+      }
       if (prefetch == Prefetch::kBackwardPost) GatherNext(run, k);
-      if (ends_unit && reduces_ && unreduced_[set] >= 0) Reduce(set, k, last);
-      if (prefetch == Prefetch::kNone) ReleaseReduced(0, StreamId::kCommunication, k);
+      for (int32_t set : ends) {
+        if (!reduces_ || unreduced_[set] < 0) continue;
+        Reduce(set, k, last);
+        if (prefetch == Prefetch::kNone) ReleaseReduced(0, StreamId::kCommunication, k);
+      }
     }
     ReleaseReduced(/*keep=*/0, StreamId::kCompute, k);
     step_.ReleaseActivations(k);
@@ -124,7 +136,7 @@ class UnitStep {
 
   void GatherNext(int32_t run, int32_t k) {
     if (run - 1 < step_.first_backward_run()) return;
-    Gather(step_.runs()[run - 1].unit, Phase::kBackward, k);
+    GatherNeeds(run - 1, Phase::kBackward, k);
   }
 
   void Reduce(int32_t set, int32_t k, bool last) {

@@ -1,6 +1,7 @@
 #include "trainer/replicated/replicated_trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -23,6 +24,7 @@ struct TensorState {
   std::vector<float> gradient;      // the sum over ranks and micro-batches, then their mean
   std::vector<float> group_sum;     // of the inner loop of sums, from the second round on
   std::vector<float> contribution;  // of one rank's micro-batch, from the second on
+  std::vector<float> magnitude;     // the mean of the contributions' absolute values
   std::vector<float> second_use;    // of a later stage that uses the same (tied) tensor
   std::vector<float> exp_avg;
   std::vector<float> exp_avg_sq;
@@ -61,14 +63,17 @@ struct TensorNeeds {
   bool group_sum = false;
   bool contribution = false;
   bool second_use = false;
+  bool magnitude = false;
   bool exp_avg = false;
   bool exp_avg_sq = false;
   int64_t vectors() const {
-    return 1 + 2 * gradient + group_sum + contribution + second_use + exp_avg + exp_avg_sq;
+    return 1 + 2 * gradient + group_sum + contribution + second_use + magnitude + exp_avg +
+           exp_avg_sq;
   }
 };
 
-TensorNeeds NeedsOf(const RunDescription& run, const TensorSpec& tensor, int32_t uses) {
+TensorNeeds NeedsOf(const RunDescription& run, const ReferenceOptions& options,
+                    const TensorSpec& tensor, int32_t uses) {
   TensorNeeds needs;
   if (!tensor.trainable) return needs;
   const SumOrder order = OrderOf(run);
@@ -77,6 +82,7 @@ TensorNeeds NeedsOf(const RunDescription& run, const TensorSpec& tensor, int32_t
   needs.group_sum = order.outer > 1;
   needs.contribution = order.inner > 1;
   needs.second_use = uses > 1;
+  needs.magnitude = options.gradient_magnitude;
   needs.exp_avg = adamw || run.optimizer.momentum != 0;
   needs.exp_avg_sq = adamw;
   return needs;
@@ -89,14 +95,20 @@ void Add(const std::vector<float>& from, std::vector<float>& to) {
   for (int64_t i = 0; i < elements; ++i) target[i] += source[i];
 }
 
+void AddAbsolutes(const std::vector<float>& from, std::vector<float>& to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += std::abs(from[i]);
+}
+
 void Scale(float factor, std::vector<float>& values) {
   for (float& value : values) value *= factor;
 }
 
 class Replicated : public ReplicatedTrainer {
  public:
-  Replicated(const RunDescription& run, std::unique_ptr<ModelCompute> compute)
+  Replicated(const RunDescription& run, const ReferenceOptions& options,
+             std::unique_ptr<ModelCompute> compute)
       : run_(run),
+        options_(options),
         compute_(std::move(compute)),
         order_(OrderOf(run)),
         scale_(static_cast<float>(1.0 / (static_cast<double>(run.sharding.world_size.value) *
@@ -106,16 +118,19 @@ class Replicated : public ReplicatedTrainer {
     DescribeResult();
   }
 
-  const ReferenceStep& Step() override {
+  const ReferenceStep& Step(std::optional<float> clip_coefficient) override {
     result_.step = next_step_++;
     std::fill(result_.losses.begin(), result_.losses.end(), 0.0);
     ComputeGradients();
+    if (run_.clip_grad_norm > 0) Clip(clip_coefficient);
     for (double& loss : result_.losses) loss /= static_cast<double>(run_.data.num_micro_batches);
     for (size_t tensor = 0; tensor < states_.size(); ++tensor) {
       TensorState& state = states_[tensor];
       if (!run_.model.tensors[tensor].trainable) continue;
       state.previous_parameter = state.parameter;
-      Update(state);
+      const int32_t index = static_cast<int32_t>(tensor);
+      if (!IsUsedInStep(run_, index, result_.step)) continue;
+      Update(HyperParametersOf(run_.optimizer, index), state);
       result_.tensors[tensor].updates = state.updates;
     }
     return result_;
@@ -127,7 +142,7 @@ class Replicated : public ReplicatedTrainer {
     states_.resize(run_.model.tensors.size());
     for (size_t tensor = 0; tensor < states_.size(); ++tensor) {
       const TensorSpec& spec = run_.model.tensors[tensor];
-      const TensorNeeds needs = NeedsOf(run_, spec, uses[tensor]);
+      const TensorNeeds needs = NeedsOf(run_, options_, spec, uses[tensor]);
       const size_t elements = static_cast<size_t>(Elements(spec));
       TensorState& state = states_[tensor];
       state.parameter.resize(elements);
@@ -137,6 +152,7 @@ class Replicated : public ReplicatedTrainer {
       if (needs.gradient) state.gradient.resize(elements);
       if (needs.group_sum) state.group_sum.resize(elements);
       if (needs.contribution) state.contribution.resize(elements);
+      if (needs.magnitude) state.magnitude.resize(elements);
       if (needs.second_use) state.second_use.resize(elements);
       if (needs.exp_avg) state.exp_avg.resize(elements);
       if (needs.exp_avg_sq) state.exp_avg_sq.resize(elements);
@@ -172,6 +188,7 @@ class Replicated : public ReplicatedTrainer {
       tensor.previous_parameter = state.parameter.data();
       if (!state.gradient.empty()) tensor.previous_parameter = state.previous_parameter.data();
       if (!state.gradient.empty()) tensor.gradient = state.gradient.data();
+      if (!state.magnitude.empty()) tensor.gradient_magnitude = state.magnitude.data();
       if (!state.exp_avg.empty()) tensor.exp_avg = state.exp_avg.data();
       if (!state.exp_avg_sq.empty()) tensor.exp_avg_sq = state.exp_avg_sq.data();
     }
@@ -182,6 +199,7 @@ class Replicated : public ReplicatedTrainer {
   void ComputeGradients() {
     const bool ranks_add_first = run_.sharding.grad_sync == GradSync::kEvery;
     const bool before = run_.sharding.scale_before_reduce;
+    for (TensorState& state : states_) std::fill(state.magnitude.begin(), state.magnitude.end(), 0);
     for (int64_t outer = 0; outer < order_.outer; ++outer) {
       const GradientOf sum = outer == 0 ? &TensorState::gradient : &TensorState::group_sum;
       for (int64_t inner = 0; inner < order_.inner; ++inner) {
@@ -191,6 +209,7 @@ class Replicated : public ReplicatedTrainer {
         ComputeMicroBatch(
             {result_.step, Rank{static_cast<int32_t>(rank)}, static_cast<int32_t>(micro_batch)},
             term);
+        for (TensorState& state : states_) AddAbsolutes(state.*term, state.magnitude);
         if (before && ranks_add_first) ScaleAll(term);
         if (inner > 0) AddAll(term, sum);
       }
@@ -198,6 +217,24 @@ class Replicated : public ReplicatedTrainer {
       if (outer > 0) AddAll(sum, &TensorState::gradient);
     }
     if (!before) ScaleAll(&TensorState::gradient);
+    ScaleAll(&TensorState::magnitude);
+  }
+
+  void Clip(std::optional<float> trainers) {
+    double squares = 0;
+    for (const TensorState& state : states_) {
+      for (const float value : state.gradient) squares += static_cast<double>(value) * value;
+    }
+    result_.gradient_norm = std::sqrt(squares);
+    result_.clip_coefficient =
+        static_cast<float>(std::min(1.0, run_.clip_grad_norm / (result_.gradient_norm + 1e-6)));
+    const float own = result_.clip_coefficient;
+    const bool usable = trainers.has_value() && std::abs(*trainers - own) <= 1e-6f * own;
+    result_.used_coefficient = usable ? *trainers : own;
+    for (TensorState& state : states_) {
+      Scale(result_.used_coefficient, state.gradient);
+      Scale(result_.used_coefficient, state.magnitude);
+    }
   }
 
   // Forward, loss and backward of one rank's micro-batch; its gradients go to `into`.
@@ -246,21 +283,21 @@ class Replicated : public ReplicatedTrainer {
     for (TensorState& state : states_) Scale(scale_, state.*gradient);
   }
 
-  void Update(TensorState& state) {
+  static void Update(const OptimizerDescription& optimizer, TensorState& state) {
     ++state.updates;
-    switch (run_.optimizer.kind) {
+    switch (optimizer.kind) {
       case OptimizerKind::kAdamW:
-        ReplicatedAdamW(run_.optimizer, state.updates, state.gradient, state.parameter,
-                        state.exp_avg, state.exp_avg_sq);
+        ReplicatedAdamW(optimizer, state.updates, state.gradient, state.parameter, state.exp_avg,
+                        state.exp_avg_sq);
         return;
       case OptimizerKind::kSgd:
-        ReplicatedSgd(run_.optimizer, state.updates, state.gradient, state.parameter,
-                      state.exp_avg);
+        ReplicatedSgd(optimizer, state.updates, state.gradient, state.parameter, state.exp_avg);
         return;
     }
   }
 
   const RunDescription& run_;
+  const ReferenceOptions options_;
   std::unique_ptr<ModelCompute> compute_;
   const SumOrder order_;
   const float scale_;  // 1 / (ranks * micro-batches)
@@ -276,10 +313,6 @@ class Replicated : public ReplicatedTrainer {
 };
 
 absl::Status CheckComputable(const RunDescription& run) {
-  if (run.clip_grad_norm != 0) {
-    return absl::UnimplementedError(absl::StrCat("clip_grad_norm=", run.clip_grad_norm,
-                                                 ": the oracle does not clip; accepted is 0"));
-  }
   const MixedPrecision& precision = run.sharding.precision;
   for (const Dtype dtype :
        {precision.parameter, precision.reduce, precision.master, precision.moment}) {
@@ -294,13 +327,14 @@ absl::Status CheckComputable(const RunDescription& run) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> ReplicatedTrainer::Create(
-    const RunDescription& run) {
+    const RunDescription& run, const ReferenceOptions& options) {
   SHARDPROOF_RETURN_IF_ERROR(CheckComputable(run));
   SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<ModelCompute> compute, MakeModelCompute(run));
-  return std::make_unique<Replicated>(run, std::move(compute));
+  return std::make_unique<Replicated>(run, options, std::move(compute));
 }
 
-int64_t ReplicatedTrainer::RequiredBytes(const RunDescription& run) {
+int64_t ReplicatedTrainer::RequiredBytes(const RunDescription& run,
+                                         const ReferenceOptions& options) {
   // Shapes of absurd extents end at the largest int64 instead of wrapping to a small number.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   int64_t floats = 0;
@@ -314,7 +348,7 @@ int64_t ReplicatedTrainer::RequiredBytes(const RunDescription& run) {
   const std::vector<int32_t> uses = UsesOfTensors(run.model);
   for (size_t tensor = 0; tensor < run.model.tensors.size(); ++tensor) {
     const TensorSpec& spec = run.model.tensors[tensor];
-    add(Elements(spec), NeedsOf(run, spec, uses[tensor]).vectors());
+    add(Elements(spec), NeedsOf(run, options, spec, uses[tensor]).vectors());
   }
   const auto compute = MakeModelCompute(run);
   if (compute.ok()) {

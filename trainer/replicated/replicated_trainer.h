@@ -12,10 +12,18 @@
 // micro-batch the first stage in backward that uses a tensor writes its gradient; a further
 // stage (a tied tensor) adds its own to that. A rank's loss is the sum over its micro-batches
 // in order, in double, divided by K.
+//
+// Clipping: the norm is the root of the sum, in double, of all squares of the mean gradient; the
+// coefficient min(1, clip_grad_norm / (norm + 1e-6)), rounded to float32, multiplies every
+// gradient. A trainer that adds squares in another order gets a coefficient that may differ in
+// its last bit; given that one, the oracle goes on with it, and what follows has equal bits.
+//
+// A tensor that no rank uses in a step (UsageRule) keeps its value, moments and count of updates.
 #ifndef TRAINER_REPLICATED_REPLICATED_TRAINER_H_
 #define TRAINER_REPLICATED_REPLICATED_TRAINER_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "invariants/observation/observation.h"
@@ -23,21 +31,27 @@
 
 namespace shardproof {
 
+struct ReferenceOptions {
+  bool gradient_magnitude = false;  // fill ReferenceTensor::gradient_magnitude
+};
+
 class ReplicatedTrainer {
  public:
-  // Fails as MakeModelCompute does, and with Unimplemented for clipping and for dtypes other
-  // than float32. `run` must outlive the trainer.
-  static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(const RunDescription& run);
+  // Fails as MakeModelCompute does, and with Unimplemented for dtypes other than float32. `run`
+  // must outlive the trainer.
+  static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(
+      const RunDescription& run, const ReferenceOptions& options = {});
   virtual ~ReplicatedTrainer() = default;
 
   // Computes the next step; allocates nothing. The result's pointers are valid until the next
   // call. A frozen tensor's previous_parameter is its parameter; SGD without momentum has no
-  // exp_avg.
-  virtual const ReferenceStep& Step() = 0;
+  // exp_avg. `clip_coefficient` is the trainer's; one that is not within 1e-6 of the oracle's own,
+  // relative to it, is not used.
+  virtual const ReferenceStep& Step(std::optional<float> clip_coefficient = std::nullopt) = 0;
 
   // Bytes of tensors and activations this trainer allocates for `run`, for refusing what does
   // not fit; the largest int64 if they are more than that.
-  static int64_t RequiredBytes(const RunDescription& run);
+  static int64_t RequiredBytes(const RunDescription& run, const ReferenceOptions& options = {});
 };
 
 }  // namespace shardproof

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -288,13 +289,76 @@ TEST(ReplicatedTrainer, RefusesWhatItDoesNotCompute) {
   run.model.kind = ModelKind::kOpaque;
   EXPECT_EQ(ReplicatedTrainer::Create(run).status().code(), absl::StatusCode::kUnimplemented);
   run = MlpRun();
-  run.clip_grad_norm = 0.5;
-  EXPECT_EQ(ReplicatedTrainer::Create(run).status().message(),
-            "clip_grad_norm=0.5: the oracle does not clip; accepted is 0");
-  run = MlpRun();
   run.sharding.precision.moment = Dtype::kBFloat16;
   EXPECT_EQ(ReplicatedTrainer::Create(run).status().message(),
             "dtype bfloat16: the oracle computes in float32; accepted is float32");
+}
+
+TEST(ReplicatedTrainer, ClipsTheMeanGradientToTheNorm) {
+  RunDescription run = ProbeRun();
+  const auto plain = ReplicatedTrainer::Create(run);
+  ASSERT_TRUE(plain.ok());
+  const ReferenceStep& whole = (*plain)->Step();
+  double squares = 0;
+  for (size_t tensor = 0; tensor < run.model.tensors.size(); ++tensor) {
+    const float* gradient = whole.tensors[tensor].gradient;
+    if (gradient == nullptr) continue;
+    for (int64_t i = 0; i < Elements(run.model.tensors[tensor]); ++i) {
+      squares += static_cast<double>(gradient[i]) * gradient[i];
+    }
+  }
+  run.clip_grad_norm = std::sqrt(squares) / 4;
+  const auto clipped = ReplicatedTrainer::Create(run);
+  ASSERT_TRUE(clipped.ok());
+  const ReferenceStep& step = (*clipped)->Step();
+  EXPECT_DOUBLE_EQ(step.gradient_norm, std::sqrt(squares));
+  EXPECT_NEAR(step.clip_coefficient, 0.25, 1e-6);
+  EXPECT_EQ(step.tensors[0].gradient[0], whole.tensors[0].gradient[0] * step.clip_coefficient);
+}
+
+TEST(ReplicatedTrainer, GoesOnWithTheTrainersCoefficientOnlyWhereItIsNear) {
+  RunDescription run = ProbeRun();
+  run.clip_grad_norm = 0.01;
+  const auto trainer = ReplicatedTrainer::Create(run);
+  ASSERT_TRUE(trainer.ok());
+  const float own = (*trainer)->Step().clip_coefficient;
+  const float next = std::nextafter(own, 1.0f);
+  const auto near = ReplicatedTrainer::Create(run);
+  EXPECT_EQ((*near)->Step(next).used_coefficient, next);
+  const auto far = ReplicatedTrainer::Create(run);
+  EXPECT_EQ((*far)->Step(own * 1.01f).used_coefficient, own);
+}
+
+TEST(ReplicatedTrainer, LeavesWhatNobodyUsesAlone) {
+  RunDescription run = ProbeRun();
+  run.optimizer.weight_decay = 0.1;
+  run.usage = {{.tensor = 0, .steps = StepUse::kOdd}};
+  const auto trainer = ReplicatedTrainer::Create(run);
+  ASSERT_TRUE(trainer.ok());
+  const ReferenceTensor& tensor = (*trainer)->Step().tensors[0];
+  const int64_t elements = Elements(run.model.tensors[0]);
+  EXPECT_EQ(Copy(tensor.parameter, elements), Copy(tensor.previous_parameter, elements));
+  EXPECT_EQ(Copy(tensor.gradient, elements), std::vector<float>(elements, 0.0f));
+  EXPECT_EQ(tensor.updates, 0);
+  EXPECT_EQ((*trainer)->Step().tensors[0].updates, 1);
+  EXPECT_NE(Copy(tensor.parameter, elements), Copy(tensor.previous_parameter, elements));
+}
+
+TEST(ReplicatedTrainer, GivesTheMagnitudeOfContributionsWhenAsked) {
+  const RunDescription run = ProbeRun();
+  const auto plain = ReplicatedTrainer::Create(run);
+  EXPECT_EQ((*plain)->Step().tensors[0].gradient_magnitude, nullptr);
+  const auto trainer = ReplicatedTrainer::Create(run, {.gradient_magnitude = true});
+  ASSERT_TRUE(trainer.ok());
+  const ReferenceTensor& tensor = (*trainer)->Step().tensors[0];
+  double magnitudes = 0;
+  double gradients = 0;
+  for (int64_t i = 0; i < Elements(run.model.tensors[0]); ++i) {
+    EXPECT_GE(tensor.gradient_magnitude[i], std::abs(tensor.gradient[i]) * 0.9999f);
+    magnitudes += tensor.gradient_magnitude[i];
+    gradients += std::abs(tensor.gradient[i]);
+  }
+  EXPECT_GT(magnitudes, 1.5 * gradients) << "integers of both signs cancel in the mean";
 }
 
 TEST(ReplicatedTrainer, RequiredBytesCountWhatItAllocates) {

@@ -76,14 +76,14 @@ FlatLayout Flat(const ModelDescription& model, absl::Span<const int32_t> tensors
 FlatLayout Rows(const ModelDescription& model, absl::Span<const int32_t> tensors, int32_t shards) {
   int64_t shard_elements = 0;
   for (int32_t tensor : tensors) {
-    const int64_t rows = model.tensors[tensor].shape[0];
+    const int64_t rows = std::max<int64_t>(model.tensors[tensor].shape[0], 1);
     const int64_t row_elements = Elements(model.tensors[tensor]) / rows;
     shard_elements += (rows + shards - 1) / shards * row_elements;
   }
   ShardWriter writer(shards, shard_elements, tensors.size() * shards);
   for (int32_t rank = 0; rank < shards; ++rank) {
     for (int32_t tensor : tensors) {
-      const int64_t rows = model.tensors[tensor].shape[0];
+      const int64_t rows = std::max<int64_t>(model.tensors[tensor].shape[0], 1);
       const int64_t row_elements = Elements(model.tensors[tensor]) / rows;
       const int64_t rows_per_rank = (rows + shards - 1) / shards;
       const int64_t first_row = std::min<int64_t>(rank * rows_per_rank, rows);
@@ -150,7 +150,7 @@ std::vector<std::vector<int32_t>> MakeBuckets(const ModelDescription& model, int
   std::vector<std::vector<int32_t>> buckets;
   int64_t open_bytes = cap_bytes;  // full, so that the first tensor opens a bucket
   for (int32_t tensor = static_cast<int32_t>(model.tensors.size()) - 1; tensor >= 0; --tensor) {
-    if (!model.tensors[tensor].trainable) continue;
+    if (!model.tensors[tensor].trainable || Elements(model.tensors[tensor]) == 0) continue;
     if (open_bytes >= cap_bytes) {
       buckets.emplace_back();
       open_bytes = 0;

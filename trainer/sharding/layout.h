@@ -46,7 +46,7 @@ std::vector<int32_t> AssignOwners(const ModelDescription& model, absl::Span<cons
                                   int32_t ranks);
 
 // DDP's buckets: trainable tensors in reverse registration order; a bucket closes when its
-// float32 bytes reach or pass `cap_bytes`.
+// float32 bytes reach or pass `cap_bytes`. Tensors without elements are in none.
 std::vector<std::vector<int32_t>> MakeBuckets(const ModelDescription& model, int64_t cap_bytes);
 
 }  // namespace shardproof

@@ -40,7 +40,7 @@ class PlacementBuilder {
 
   void PlaceParameters(int32_t index, Keeps keeps) {
     TensorSet& set = placement_.sets[index];
-    if (!set.tensors.empty()) set.parameter = keeps;
+    if (set.tensor_elements > 0) set.parameter = keeps;
     for (int32_t tensor : set.tensors) placement_.parameter_set[tensor] = index;
   }
   void PlaceGradients(int32_t index, Keeps keeps) {
@@ -86,7 +86,8 @@ void PlaceUnits(const RunDescription& run, PlacementBuilder& builder) {
 void PlaceOwners(const RunDescription& run, PlacementBuilder& builder) {
   std::vector<int32_t> trainable;
   for (size_t tensor = 0; tensor < run.model.tensors.size(); ++tensor) {
-    if (run.model.tensors[tensor].trainable) trainable.push_back(static_cast<int32_t>(tensor));
+    const TensorSpec& spec = run.model.tensors[tensor];
+    if (spec.trainable && Elements(spec) > 0) trainable.push_back(static_cast<int32_t>(tensor));
   }
   const int32_t ranks = ShardCount(run.sharding);
   const std::vector<int32_t> owners = AssignOwners(run.model, trainable, ranks);
@@ -120,7 +121,8 @@ void PlaceBuckets(const RunDescription& run, PlacementBuilder& builder) {
   if (mode == Mode::kZero1Broadcast) PlaceOwners(run, builder);
   std::vector<int32_t> frozen;
   for (size_t tensor = 0; tensor < run.model.tensors.size(); ++tensor) {
-    if (!run.model.tensors[tensor].trainable) frozen.push_back(static_cast<int32_t>(tensor));
+    const TensorSpec& spec = run.model.tensors[tensor];
+    if (!spec.trainable && Elements(spec) > 0) frozen.push_back(static_cast<int32_t>(tensor));
   }
   if (!frozen.empty()) {
     builder.PlaceParameters(builder.Add(std::move(frozen), LayoutKind::kFlat, /*shards=*/1),

@@ -41,7 +41,8 @@ struct Placement {
   std::vector<TensorSet> sets;
   int32_t moments_per_element = 0;  // AdamW 2, SGD with momentum 1
   bool counts_steps = false;        // AdamW: a step counter a tensor
-  // By tensor, an index into sets; -1: frozen, so no gradient and no moments.
+  // By tensor, an index into sets; -1: frozen, so no gradient and no moments, or without
+  // elements.
   std::vector<int32_t> parameter_set;
   std::vector<int32_t> gradient_set;
   std::vector<int32_t> moment_set;

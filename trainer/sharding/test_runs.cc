@@ -107,6 +107,16 @@ std::vector<ModelDescription> AwkwardProbes() {
 
   ModelDescription& frozen = models.emplace_back(Import("probe:3,5"));
   Freeze({0, 1}, frozen);
+
+  // A weight of three units, one whose later use lies in a root unit, and a unit that has no
+  // tensor of its own.
+  ModelDescription& over_units = models.emplace_back(Import("probe:5x2,3,4,2"));
+  over_units.stages = {{"a", {1}}, {"b", {0, 2}}, {"c", {0}}, {"d", {3, 0, 2}}, {"e", {1, 2}}};
+  SetUnits({{0, 4}, {1}, {2}, {3}}, over_units);
+  over_units.units[0].reshard_after_forward = false;
+
+  ModelDescription& without_elements = models.emplace_back(Import("probe:0,3x2,0x4,5,0"));
+  SetUnits({{0, 1}, {2}, {3, 4}}, without_elements);
   return models;
 }
 
@@ -122,6 +132,11 @@ std::vector<ModelDescription> AwkwardMlps() {
   tied.stages[2].tensors = {0};
   tied.tensors.pop_back();
   SetUnits({{0, 2}, {1}}, tied);
+
+  ModelDescription& over_units = models.emplace_back(Import("mlp:4x5"));
+  over_units.stages[2].tensors = {0};
+  over_units.stages[3].tensors = {1};
+  over_units.tensors.resize(2);
   return models;
 }
 

@@ -32,9 +32,10 @@ void Freeze(const std::vector<int32_t>& tensors, ModelDescription& model);
 // Models whose shape is a case of its own: small, and each with what the others lack.
 //   probes  tensors smaller than the world; a root unit of two runs whose lower one is frozen,
 //           over frozen blocks; a tensor of two stages; a frozen tensor beside trainable ones;
-//           a stage and a unit without tensors; nothing trainable at all
+//           a stage and a unit without tensors; nothing trainable at all; a tensor of several
+//           units; tensors without elements
 //   mlps    biases and ragged widths; a frozen layer that shares its unit with a trainable
-//           one; a weight tied over two layers
+//           one; a weight tied over two layers of a unit, and over two units
 std::vector<ModelDescription> AwkwardProbes();
 std::vector<ModelDescription> AwkwardMlps();
 
