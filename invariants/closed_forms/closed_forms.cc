@@ -7,30 +7,44 @@
 namespace shardproof {
 namespace {
 
-// How often backward and forward visit the units, read off the description: the table's U.
+// How many units each column of the table counts, read off the description: the table's U.
 struct UnitCounts {
   int64_t with_elements = 0;
-  int64_t needed_by_backward = 0;    // those of them that backward reaches
+  int64_t needed_by_backward = 0;    // those of them that a stage which backward computes needs
   int64_t resharded_and_needed = 0;  // and that were resharded after forward
   int64_t trainable = 0;
 };
 
-UnitCounts CountUnits(const ModelDescription& model, const LayoutForms& layouts) {
+// The first stage that backward computes: that of the first trainable tensor, and the stages of
+// its unit just before it, because a run is computed whole. The number of stages: no backward.
+size_t FirstStageOfBackward(const ModelDescription& model,
+                            const std::vector<int32_t>& unit_of_stage) {
   const auto trains = [&](const Stage& stage) {
-    return std::any_of(stage.tensors.begin(), stage.tensors.end(),
-                       [&](int32_t tensor) { return model.tensors[tensor].trainable; });
+    return std::any_of(stage.tensors.begin(), stage.tensors.end(), [&](int32_t tensor) {
+      return model.tensors[tensor].trainable && Elements(model.tensors[tensor]) > 0;
+    });
   };
   const auto first = std::find_if(model.stages.begin(), model.stages.end(), trains);
-  const int32_t first_trained = static_cast<int32_t>(first - model.stages.begin());
+  size_t stage = first - model.stages.begin();
+  if (first == model.stages.end()) return stage;
+  while (stage > 0 && unit_of_stage[stage - 1] == unit_of_stage[stage]) --stage;
+  return stage;
+}
+
+UnitCounts CountUnits(const ModelDescription& model, const LayoutForms& layouts) {
+  const std::vector<int32_t> unit_of_stage = UnitOfStage(model);
+  std::vector<bool> needed(model.units.size(), false);
+  for (size_t s = FirstStageOfBackward(model, unit_of_stage); s < model.stages.size(); ++s) {
+    needed[unit_of_stage[s]] = true;
+    for (const int32_t tensor : model.stages[s].tensors) needed[layouts.SetOf(tensor)] = true;
+  }
   UnitCounts counts;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const ExpectedSet& set = layouts.sets()[u];
     if (set.elements == 0) continue;
     ++counts.with_elements;
     if (set.trainable_elements > 0) ++counts.trainable;
-    // The run that backward ends in is computed whole, but it has the unit of the first
-    // trained stage, so its earlier stages bring no further unit.
-    if (model.units[u].stages.back() < first_trained) continue;
+    if (!needed[u]) continue;
     ++counts.needed_by_backward;
     if (model.units[u].reshard_after_forward) ++counts.resharded_and_needed;
   }
@@ -149,7 +163,9 @@ int64_t ClosedForms::BroadcastCount() const {
     }
     return count;
   }
-  for (const TensorSpec& tensor : run_.model.tensors) count += tensor.trainable ? 1 : 0;
+  for (const TensorSpec& tensor : run_.model.tensors) {
+    if (tensor.trainable && Elements(tensor) > 0) ++count;
+  }
   return count;
 }
 

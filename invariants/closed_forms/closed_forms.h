@@ -30,7 +30,10 @@
 //   zero1_broadcast: parameters lie in one buffer an owner (rule of `owner` over all
 //   trainable tensors in registration order, not padded); moments on the owner only.
 //   Gradients and moments of a unit have the unit's layout; the places of frozen tensors in
-//   them count as padding. A unit without a trainable tensor has neither gradient nor moments.
+//   them count as padding. A unit without a trainable tensor that has elements has neither
+//   gradient nor moments.
+//   A tensor without elements lies nowhere and changes nothing, but that flat_aligned still
+//   rounds up to where it would start.
 //   In every layout, what one rank owns of a tensor is one range of it, and ranges ascend with
 //   the ranks.
 //
@@ -43,10 +46,11 @@
 //   padding    bytes of the same buffers that belong to no (trainable) tensor.
 //   scalar     AdamW: 4 bytes for each trainable tensor with an element of state on the
 //              rank. SGD: 0.
+//   Clipping keeps no state: norm and coefficient are workspace.
 //
 // THE STEP. A run is a maximal sequence of consecutive stages of one unit; forward computes
 // runs in order, backward in reverse, down to the run of the first stage with a trainable
-// tensor (its whole run). A run needs its own unit and the units that tensors of its stages
+// tensor that has elements (its whole run). A run needs its own unit and the units that tensors of its stages
 // belong to (tied weights): its own first, then the others in ascending order. A unit's last
 // forward run is the last one that needs it, its last backward run the lowest one that needs it
 // and that backward reaches. In the unit modes, with G = all-gather of a unit's parameters
@@ -76,14 +80,14 @@
 //   clip      with clip_grad_norm, before the first update. zero2 and the unit modes: each rank
 //             has the squares of its own shards, so one all-reduce of 1 element (float64,
 //             purpose clip_norm, phase optimizer, no unit or bucket). The other modes have whole
-//             gradients and send nothing.
-//   optimizer one update per set with a trainable tensor, in set order (zero1_broadcast: one
-//             update in all); zero1_allgather, zero2: after each bucket's update, the
-//             all-gather of its parameters. zero1_broadcast: after the update, one broadcast
-//             per trainable tensor with elements, in registration order, P_t elements, root =
-//             owner; with
-//             broadcast_bucket_view one per owner with tensors, by rank, its elements.
-//   Every collective has dtype float32 here (mixed precision: parameter dtype for gathers and
+//             gradients and send nothing, and so does a step without an update.
+//   optimizer one update per set with a trainable tensor that has elements, in set order
+//             (zero1_broadcast: one update in all, if there is such a tensor); zero1_allgather,
+//             zero2: after each bucket's update, the all-gather of its parameters. zero1_broadcast:
+//             after the update, one broadcast per trainable tensor with elements, in registration
+//             order, P_t elements, root = owner; with broadcast_bucket_view one per owner with
+//             elements, by rank, its elements.
+//   Every other collective has dtype float32 here (mixed precision: parameter dtype for gathers and
 //   broadcasts, reduce dtype for reductions) and the group {0, 1, N}. A compute item has the
 //   unit of its run in every mode; a collective or update has the unit or the bucket of its
 //   set; a broadcast has tensor and root, in the bucket view only the root.
@@ -91,8 +95,8 @@
 // LIVE BYTES. An event's live bytes are those after its allocations, before its frees, of the
 // roles that are model state. Parameters, moments and scalars live always.
 //   - A unit's full parameters live from its G to its R.
-//   - A backward c writes to a gradient if a stage of its run has a trainable tensor of it, used
-//     in this step or not: usage changes values, never events.
+//   - A backward c writes to a gradient if a stage of its run has a trainable tensor of it with
+//     elements, used in this step or not: usage changes values, never events.
 //   - Reduced gradients (whole buckets, bucket shards, unit shards) are freed at the start of
 //     the next step. Unit and zero2 shards are allocated by their first S. Buckets of
 //     replicated and zero1_* are allocated by the first backward c that writes to them (in
@@ -146,7 +150,8 @@ struct Factors {
 };
 Factors ExpectedFactors(const RunDescription& run);
 
-// Collectives of the mode in one step, per rank, from the table's formulas (U, K, R, B, T).
+// Collectives of the mode in one step, per rank, from the table's formulas (U, K, R, B, T). A
+// clip norm is none of the mode's.
 struct ExpectedCounts {
   int64_t all_reduce = 0;
   int64_t all_gather_forward = 0;

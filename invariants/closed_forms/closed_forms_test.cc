@@ -18,8 +18,8 @@ namespace {
 constexpr Mode kModes[] = {Mode::kReplicated, Mode::kZero1Broadcast, Mode::kZero1AllGather,
                            Mode::kZero2,      Mode::kShardGradOp,    Mode::kFullShard};
 
-// "G8 G7 c8 S8": all-gathers, computes and reduce-scatters of units, counted from 1, and an
-// AR or RS of buckets, in issue order of one phase and micro-batch.
+// "G8 G7 c8 S8": all-gathers, computes and reduce-scatters of units, counted from 1, an AR or
+// RS of buckets, updates (u) and the clip norm (N), in issue order of one phase and micro-batch.
 std::string Order(const RunDescription& run, Phase phase, int32_t micro_batch = 0) {
   std::string text;
   for (const ExpectedItem& item : ExpectedSequence(run)) {
@@ -31,6 +31,10 @@ std::string Order(const RunDescription& run, Phase phase, int32_t micro_batch = 
                                                                    : "AR";
     }
     if (item.kind == EventKind::kOptimizer) letter = "u";
+    if (item.purpose == Purpose::kClipNorm) {
+      absl::StrAppend(&text, text.empty() ? "" : " ", "N");
+      continue;
+    }
     absl::StrAppend(&text, text.empty() ? "" : " ", letter,
                     (item.bucket >= 0 ? item.bucket : item.unit) + 1);
   }
@@ -405,6 +409,292 @@ TEST(Units, AUnitWithoutElementsIsNeverGathered) {
   EXPECT_EQ(Order(run, Phase::kBackward), "G3 c3 S3 G1 c2 c1 S1");
 }
 
+// --- Tied tensors. Units are counted from 1; each stage is a unit of its own, of 4 elements.
+
+// The last stage uses the first one's tensor too, beside its own.
+RunDescription TiedRun(Mode mode, Prefetch prefetch) {
+  RunDescription run = VectorRun({4, 4, 4}, Sharding(mode, 2));
+  run.sharding.prefetch = prefetch;
+  run.model.stages[2].tensors = {2, 0};
+  return run;
+}
+
+TEST(Tied, AUnitStaysUnshardedFromItsFirstRunToItsLast) {
+  const RunDescription run = TiedRun(Mode::kFullShard, Prefetch::kBackwardPre);
+  EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 G2 c2 G3 c3");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G3 G1 G2 c3 S3 c2 S2 c1 S1");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 3, 3, 0, 3, 0}));
+}
+
+TEST(Tied, ThePrefetchesGatherAllUnitsOfTheRunBelow) {
+  EXPECT_EQ(Order(TiedRun(Mode::kFullShard, Prefetch::kBackwardPost), Phase::kBackward),
+            "G3 G1 c3 G2 S3 c2 S2 c1 S1");
+  EXPECT_EQ(Order(TiedRun(Mode::kFullShard, Prefetch::kNone), Phase::kBackward),
+            "G3 G1 c3 S3 G2 c2 S2 c1 S1");
+  // The tie in the second run instead: what comes before it is gathered for it, both units.
+  RunDescription run = TiedRun(Mode::kFullShard, Prefetch::kBackwardPre);
+  run.model.stages[1].tensors = {1, 0};
+  run.model.stages[2].tensors = {2};
+  EXPECT_EQ(Order(run, Phase::kBackward), "G3 G2 G1 c3 S3 c2 S2 c1 S1");
+  run.sharding.prefetch = Prefetch::kBackwardPost;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G3 c3 G2 G1 S3 c2 S2 c1 S1");
+}
+
+TEST(Tied, LiveBytesFollowTheGathers) {
+  // Shards 3 x 8, a full unit or gradient 16. Unit 1 lives from G1 to the end of forward, and from
+  // the G1 of backward to c1; its gradient from c3 on.
+  EXPECT_EQ(LiveBytes(TiedRun(Mode::kFullShard, Prefetch::kNone)),
+            (Bytes{40, 40, 56, 56, 72, 56,              // G1 c1 G2 c2 G3 (R2) c3 (R3 R1)
+                   40, 56, 88, 80, 80, 96, 88, 72, 64,  // G3 G1 c3 S3 G2 c2 S2 c1 S1
+                   48, 48, 48}));
+  // Pre: G2 before c3. At c2 the gradient of unit 3 is the most recently reduced.
+  EXPECT_EQ(LiveBytes(TiedRun(Mode::kFullShard, Prefetch::kBackwardPre)),
+            (Bytes{40, 40, 56, 56, 72, 56,                 //
+                   40, 56, 72, 104, 96, 112, 104, 88, 80,  // G3 G1 G2 c3 S3 c2 S2 c1 S1
+                   48, 48, 48}));
+}
+
+TEST(Tied, AUnitThatOnlyBorrowsIsNeitherGatheredNorReduced) {
+  RunDescription run = VectorRun({4, 4, 4}, Sharding(Mode::kFullShard, 2));
+  ASSERT_TRUE(TieTensors("units.2.weight", "units.0.weight", run.model).ok());
+  EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 G2 c2 c3");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G1 G2 c3 c2 S2 c1 S1");
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u1 u2");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 2, 2, 0, 2, 0}));
+  run.sharding = Sharding(Mode::kShardGradOp, 2);
+  EXPECT_EQ(Order(run, Phase::kBackward), "c3 c2 S2 c1 S1");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 2, 0, 0, 2, 0}));
+  // The tied tensor's bytes are there once: 4 + 4 elements over 2 ranks.
+  EXPECT_EQ(BytesOf(run, 0), (Bytes{16, 16, 32, 0, 8}));
+}
+
+TEST(Tied, OverThreeUnitsAndInAscendingOrderBehindTheRunsOwn) {
+  RunDescription run = VectorRun({4, 4, 4, 4}, Sharding(Mode::kFullShard, 2));
+  run.model.stages[1].tensors = {1, 0};
+  run.model.stages[3].tensors = {2, 0, 3};  // the third stage's before the first's
+  run.sharding.prefetch = Prefetch::kBackwardPost;
+  EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 G2 c2 G3 c3 G4 c4");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G4 G1 G3 c4 S4 c3 G2 S3 c2 S2 c1 S1");
+  run.sharding.prefetch = Prefetch::kNone;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G4 G1 G3 c4 S4 c3 S3 G2 c2 S2 c1 S1");
+  run.sharding.prefetch = Prefetch::kBackwardPre;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G4 G1 G3 c4 S4 G2 c3 S3 c2 S2 c1 S1");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 4, 4, 0, 4, 0}));
+}
+
+TEST(Tied, AFrozenUnitIsGatheredForTheLowestRunThatBorrowsFromIt) {
+  RunDescription run = VectorRun({4, 4, 4, 4}, Sharding(Mode::kFullShard, 2));
+  run.sharding.prefetch = Prefetch::kNone;
+  // Nothing below the third stage is trained; it borrows from unit 1, which is frozen.
+  run.model.stages[1].tensors = {};
+  run.model.stages[2].tensors = {2, 1, 0};
+  run.model.units[1].stages = {1, 3};  // of tensor 3; tensor 1 is unit 3's
+  run.model.units.pop_back();
+  run.model.tensors[0].trainable = false;
+  EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 G2 c2 G3 c3 c2");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G2 c2 S2 G3 G1 c3 S3");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 3, 3, 0, 2, 0}));
+}
+
+TEST(Tied, ARootUnitThatSharesAMiddleUnitsTensorDoesNotOwnIt) {
+  RunDescription run = VectorRun({4, 4, 4}, Sharding(Mode::kFullShard, 2));
+  run.model.units[0].stages = {0, 2};
+  run.model.units.pop_back();
+  run.model.stages[2].tensors = {1, 2};
+  EXPECT_EQ(ForwardGatherElements(run), (Bytes{8, 4}));
+  EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 G2 c2 c1");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G1 G2 c1 c2 S2 c1 S1");
+  // Tensors 0 and 2 fill unit 1, one a rank; tensor 1 is cut in two.
+  EXPECT_EQ(ExpectedOwner(run, 0, 3).value, 0);
+  EXPECT_EQ(ExpectedOwner(run, 1, 1).value, 0);
+  EXPECT_EQ(ExpectedOwner(run, 1, 2).value, 1);
+  EXPECT_EQ(ExpectedOwner(run, 2, 0).value, 1);
+}
+
+TEST(Tied, KeptUnitsAreGatheredForTheFirstForwardAlone) {
+  RunDescription run = TiedRun(Mode::kFullShard, Prefetch::kNone);
+  run.data.num_micro_batches = 2;
+  run.sharding.grad_sync = GradSync::kLast;
+  run.sharding.keep_unsharded_between_micro_batches = true;
+  EXPECT_EQ(Order(run, Phase::kForward, 0), "G1 c1 G2 c2 G3 c3");
+  EXPECT_EQ(Order(run, Phase::kBackward, 0), "G3 G1 c3 G2 c2 c1");
+  EXPECT_EQ(Order(run, Phase::kForward, 1), "c1 c2 c3");
+  EXPECT_EQ(Order(run, Phase::kBackward, 1), "G3 G1 c3 S3 G2 c2 S2 c1 S1");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 3, 6, 0, 3, 0}));
+  // Gradients 16 of each unit wait for the last micro-batch; forward begins with three full
+  // units and reshards in it.
+  EXPECT_EQ(LiveBytes(run), (Bytes{40,  40,  56,  56,  72,  56,               //
+                                   40,  56,  88,  104, 120, 120,              // none resharded
+                                   120, 120, 104,                             // c1 c2 (R2) c3
+                                   88,  104, 104, 96,  96,  96,  88, 72, 64,  //
+                                   48,  48,  48}));
+}
+
+TEST(Tied, BackwardNeedsTheUnitOfAFrozenTensorThatItsLowestRunUses) {
+  RunDescription run = VectorRun({4, 4, 4, 4}, Sharding(Mode::kFullShard, 2));
+  run.sharding.prefetch = Prefetch::kNone;
+  // Unit 2 has stages 1 and 2 in one run. Its first trained stage is the later one; the earlier
+  // one borrows from unit 1.
+  run.model.stages[1].tensors = {1, 0};
+  run.model.units[1].stages = {1, 2};
+  run.model.units.erase(run.model.units.begin() + 2);
+  run.model.tensors[0].trainable = run.model.tensors[1].trainable = false;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G3 c3 S3 G2 G1 c2 S2");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 3, 3, 0, 2, 0}));
+}
+
+TEST(Tied, ABucketIsCompleteAfterTheLowestStageThatWritesToIt) {
+  RunDescription run = TiedRun(Mode::kReplicated, Prefetch::kNotApplicable);
+  run.sharding.bucket_cap_bytes = 1;
+  EXPECT_EQ(Order(run, Phase::kBackward), "c3 AR1 c2 AR2 c1 AR3");
+  // c3 writes to the buckets of tensors 2 and 0.
+  EXPECT_EQ(LiveBytes(run), (Bytes{48, 48, 48, 80, 80, 96, 96, 96, 96, 96, 96, 96}));
+}
+
+// --- Clipping.
+
+TEST(Clip, ShardedGradientsSumTheirSquaresOnceBeforeTheFirstUpdate) {
+  RunDescription run = VectorRun({4, 4}, Sharding(Mode::kFullShard, 3));
+  const Bytes counts = CountsOf(run);
+  run.clip_grad_norm = 0.5;
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "N u1 u2");
+  EXPECT_EQ(CountsOf(run), counts);
+  run.sharding = Sharding(Mode::kShardGradOp, 3);
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "N u1 u2");
+  run.sharding = Sharding(Mode::kZero2, 3);
+  run.sharding.bucket_cap_bytes = 1;
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "N u1 G1 u2 G2");
+  run.clip_grad_norm = 0;
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u1 G1 u2 G2");
+}
+
+TEST(Clip, TheNormIsOneDoubleAmongAllRanks) {
+  RunDescription run = VectorRun({4, 4}, Sharding(Mode::kZero2, 3));
+  run.clip_grad_norm = 1;
+  const std::vector<ExpectedItem> items = ExpectedSequence(run);
+  const auto norm = std::find_if(items.begin(), items.end(), [](const ExpectedItem& item) {
+    return item.purpose == Purpose::kClipNorm;
+  });
+  ASSERT_NE(norm, items.end());
+  EXPECT_EQ(norm->kind, EventKind::kCollective);
+  EXPECT_EQ(norm->collective, CollectiveKind::kAllReduce);
+  EXPECT_EQ(norm->phase, Phase::kOptimizer);
+  EXPECT_EQ(norm->dtype, Dtype::kFloat64);
+  EXPECT_EQ(norm->group, (Group{0, 1, 3}));
+  EXPECT_EQ(norm->elements, 1);
+  EXPECT_EQ(std::tuple(norm->unit, norm->bucket, norm->micro_batch), std::tuple(-1, -1, -1));
+  EXPECT_EQ(norm->live_bytes, (norm + 1)->live_bytes);
+  // Whatever the precision of gradients is.
+  run.sharding.precision.reduce = Dtype::kBFloat16;
+  for (const ExpectedItem& item : ExpectedSequence(run)) {
+    if (item.purpose == Purpose::kClipNorm) {
+      EXPECT_EQ(item.dtype, Dtype::kFloat64);
+    }
+  }
+}
+
+TEST(Clip, WholeGradientsSendNothingAndNoModeKeepsState) {
+  for (const Mode mode : kModes) {
+    RunDescription run = VectorRun({4, 3}, Sharding(mode, 3));
+    const size_t items = ExpectedSequence(run).size();
+    const StateBytes state = ExpectedState(run, Rank{0});
+    run.clip_grad_norm = 1;
+    const bool sharded = mode == Mode::kZero2 || ShardsUnits(mode);
+    EXPECT_EQ(ExpectedSequence(run).size(), items + (sharded ? 1 : 0)) << Name(mode);
+    EXPECT_EQ(ExpectedState(run, Rank{0}), state) << Name(mode);
+    for (TensorSpec& tensor : run.model.tensors) tensor.trainable = false;
+    EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "") << Name(mode);
+  }
+}
+
+// --- Tensors without elements.
+
+TEST(Empty, AUnitOfThemIsOnlyComputedInEveryLayout) {
+  for (const LayoutKind layout :
+       {LayoutKind::kFlat, LayoutKind::kFlatAligned, LayoutKind::kRows, LayoutKind::kOwner}) {
+    RunDescription run = VectorRun({4, 0, 4}, Sharding(Mode::kFullShard, 2));
+    run.sharding.layout = layout;
+    EXPECT_EQ(Order(run, Phase::kForward), "G1 c1 c2 G3 c3") << Name(layout);
+    EXPECT_EQ(Order(run, Phase::kBackward), "G3 c3 S3 G1 c2 c1 S1") << Name(layout);
+    EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u1 u3") << Name(layout);
+    EXPECT_EQ(CountsOf(run), (Bytes{0, 2, 2, 0, 2, 0})) << Name(layout);
+  }
+}
+
+// One unit: [3], [5, 0], [0], [2].
+RunDescription EmptyInsideRun(LayoutKind layout) {
+  RunDescription run = VectorRun({3, 0, 0, 2}, Sharding(Mode::kFullShard, 2));
+  run.sharding.layout = layout;
+  run.model.tensors[1].shape = {5, 0};
+  run.model.units[0].stages = {0, 1, 2, 3};
+  run.model.units.resize(1);
+  return run;
+}
+
+TEST(Empty, TheyTakeNoPlaceAmongOthersAndHaveNoCounter) {
+  // 3 + 2 in shards of 3: 3 on rank 0; 2 and one of padding on rank 1.
+  const RunDescription flat = EmptyInsideRun(LayoutKind::kFlat);
+  EXPECT_EQ(BytesOf(flat, 0), (Bytes{12, 12, 24, 0, 4}));
+  EXPECT_EQ(BytesOf(flat, 1), (Bytes{8, 8, 16, 16, 4}));
+  // [3] at 0, [2] at 4: shards of 3, the first with three, the second with one of padding.
+  const RunDescription aligned = EmptyInsideRun(LayoutKind::kFlatAligned);
+  EXPECT_EQ(BytesOf(aligned, 0), (Bytes{12, 12, 24, 0, 4}));
+  EXPECT_EQ(ExpectedOwner(aligned, 3, 0).value, 1);
+  // 2 of the 3 and 1 of the 2; 1 of each and one of padding.
+  const RunDescription rows = EmptyInsideRun(LayoutKind::kRows);
+  EXPECT_EQ(BytesOf(rows, 0), (Bytes{12, 12, 24, 0, 8}));
+  EXPECT_EQ(BytesOf(rows, 1), (Bytes{8, 8, 16, 16, 8}));
+  const RunDescription owner = EmptyInsideRun(LayoutKind::kOwner);
+  EXPECT_EQ(BytesOf(owner, 0), (Bytes{12, 12, 24, 0, 4}));
+  EXPECT_EQ(BytesOf(owner, 1), (Bytes{8, 8, 16, 16, 4}));
+}
+
+TEST(Empty, FlatAlignedRoundsUpToWhereOneWouldStart) {
+  RunDescription run = VectorRun({5, 0}, Sharding(Mode::kFullShard, 2));
+  run.model.units[0].stages = {0, 1};
+  run.model.units.resize(1);
+  EXPECT_EQ(ForwardGatherElements(run), (Bytes{6}));
+  run.sharding.layout = LayoutKind::kFlatAligned;
+  EXPECT_EQ(ForwardGatherElements(run), (Bytes{8}));
+}
+
+TEST(Empty, NoBucketAndNoBroadcastHasOne) {
+  RunDescription run = VectorRun({4, 0, 4, 0}, Sharding(Mode::kZero2, 2));
+  run.sharding.bucket_cap_bytes = 1;
+  EXPECT_EQ(Order(run, Phase::kBackward), "c4 c3 S1 c2 c1 S2");
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u1 G1 u2 G2");
+  EXPECT_EQ(CountsOf(run), (Bytes{0, 0, 0, 2, 2, 0}));
+  run.sharding = Sharding(Mode::kZero1Broadcast, 3);
+  EXPECT_EQ(CountsOf(run), (Bytes{1, 0, 0, 0, 0, 2}));
+  std::vector<int32_t> sent;
+  for (const ExpectedItem& item : ExpectedSequence(run)) {
+    if (item.collective == CollectiveKind::kBroadcast) sent.push_back(item.tensor);
+  }
+  EXPECT_EQ(sent, (std::vector<int32_t>{0, 2}));
+  run.sharding.broadcast_bucket_view = true;
+  EXPECT_EQ(CountsOf(run), (Bytes{1, 0, 0, 0, 0, 2}));  // rank 2 owns empty ones alone
+  EXPECT_EQ(BytesOf(run, 2), (Bytes{32, 32, 0, 0, 0}));
+  run.sharding = Sharding(Mode::kReplicated, 3);
+  EXPECT_EQ(BytesOf(run, 2), (Bytes{32, 32, 64, 0, 8}));
+}
+
+TEST(Empty, TrainableOnesAreReachedByBackwardButHaveNoGradient) {
+  RunDescription run = VectorRun({4, 4, 0}, Sharding(Mode::kFullShard, 2));
+  run.model.stages[0].tensors = {0, 2};
+  run.model.stages.pop_back();
+  run.model.units.pop_back();
+  run.model.tensors[0].trainable = false;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G2 G1 c2 S2 c1");
+  EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u2");
+  EXPECT_EQ(BytesOf(run, 0), (Bytes{16, 8, 16, 0, 4}));
+  // Parameters 16, full units 16, gradient 16, its shard 8.
+  EXPECT_EQ(LiveBytes(run), (Bytes{32, 32, 48, 32,  // G1 c1 G2 (R1) c2 (R2)
+                                   32, 48, 64, 56,  // G2 G1 c2 (R2) S2
+                                   56, 24}));       // c1, which keeps the one reduced last
+  run.sharding = Sharding(Mode::kReplicated, 2);
+  EXPECT_EQ(Order(run, Phase::kBackward), "c2 AR1 c1");
+}
+
 // --- Micro-batches.
 
 TEST(MicroBatches, EverySynchronizesEachAndLastOnlyOne) {
@@ -517,7 +807,7 @@ TEST(Peak, OfZero1BroadcastDiffersBetweenOwners) {
 std::vector<int64_t> CountSequence(const RunDescription& run) {
   Bytes counts(6, 0);
   for (const ExpectedItem& item : ExpectedSequence(run)) {
-    if (item.kind != EventKind::kCollective) continue;
+    if (item.kind != EventKind::kCollective || item.purpose == Purpose::kClipNorm) continue;
     switch (item.collective) {
       case CollectiveKind::kAllReduce:
         ++counts[0];
@@ -543,7 +833,7 @@ std::vector<RunDescription> ManyRuns() {
   std::vector<RunDescription> runs;
   for (const Mode mode : kModes) {
     for (const int32_t ranks : {1, 3}) {
-      for (int options = 0; options < 64; ++options) {
+      for (int options = 0; options < 256; ++options) {
         RunDescription run = MlpRun({3, 5, 1, 7, 2}, true, Sharding(mode, ranks));
         run.sharding.bucket_cap_bytes = 64;
         run.data.num_micro_batches = options & 1 ? 3 : 1;
@@ -556,6 +846,11 @@ std::vector<RunDescription> ManyRuns() {
           run.model.units[0].stages = {0, 3};
           run.model.units.pop_back();
         }
+        if (options & 64) {  // ties: one over neighbours, one with a first stage that may be frozen
+          run.model.stages[2].tensors.push_back(2);
+          run.model.stages[3].tensors.push_back(0);
+        }
+        run.clip_grad_norm = options & 128 ? 1 : 0;
         runs.push_back(run);
         if (mode != Mode::kFullShard) continue;
         run.sharding.prefetch = Prefetch::kBackwardPost;

@@ -46,26 +46,27 @@ void LayoutForms::Append(ExpectedSet* set, int32_t tensor) const {
   if (model_.tensors[tensor].trainable) set->trainable_elements += elements_[tensor];
 }
 
+// By stage, not by unit: a root unit holds a late stage too, and a tensor that it shares with a
+// unit between belongs to whoever uses it first.
 void LayoutForms::BuildUnits() {
+  const std::vector<int32_t> unit_of_stage = UnitOfStage(model_);
   sets_.resize(model_.units.size());
-  for (size_t u = 0; u < model_.units.size(); ++u) {
-    ExpectedSet& set = sets_[u];
-    for (const int32_t stage : model_.units[u].stages) {
-      for (const int32_t tensor : model_.stages[stage].tensors) {
-        if (set_of_[tensor] >= 0) continue;  // tied within the unit: first use counts
-        set_of_[tensor] = static_cast<int32_t>(u);
-        Append(&set, tensor);
-      }
+  for (size_t stage = 0; stage < model_.stages.size(); ++stage) {
+    const int32_t unit = unit_of_stage[stage];
+    for (const int32_t tensor : model_.stages[stage].tensors) {
+      if (set_of_[tensor] >= 0) continue;  // tied: first use counts
+      set_of_[tensor] = unit;
+      Append(&sets_[unit], tensor);
     }
-    Cut(&set);
   }
+  for (ExpectedSet& set : sets_) Cut(&set);
 }
 
 void LayoutForms::BuildBuckets(const ShardingDescription& sharding) {
   const int64_t element_bytes = DtypeBytes(sharding.precision.reduce);
   bool open = false;
   for (int32_t t = static_cast<int32_t>(model_.tensors.size()) - 1; t >= 0; --t) {
-    if (!model_.tensors[t].trainable) continue;
+    if (!model_.tensors[t].trainable || elements_[t] == 0) continue;
     if (!open) sets_.emplace_back();
     Append(&sets_.back(), t);
     set_of_[t] = static_cast<int32_t>(sets_.size()) - 1;
@@ -112,6 +113,7 @@ void LayoutForms::CutFlat(ExpectedSet* set) {
   }
   set->shard = CeilDiv(end, ranks_);
   for (const int32_t tensor : set->tensors) {
+    if (elements_[tensor] == 0) continue;  // lies nowhere; the shard may have no elements either
     places_[tensor].cut = set->shard;
     int64_t first = places_[tensor].start;
     const int64_t last = first + elements_[tensor];
@@ -125,6 +127,7 @@ void LayoutForms::CutFlat(ExpectedSet* set) {
 
 void LayoutForms::CutRows(ExpectedSet* set) {
   for (const int32_t tensor : set->tensors) {
+    if (elements_[tensor] == 0) continue;  // it may have no rows to divide by
     const std::vector<int64_t>& shape = model_.tensors[tensor].shape;
     const int64_t rows = shape.empty() ? 1 : shape[0];
     const int64_t part = CeilDiv(rows, ranks_) * (elements_[tensor] / rows);
@@ -155,6 +158,7 @@ void LayoutForms::CutOwner(ExpectedSet* set) {
 }
 
 void LayoutForms::AddPiece(int32_t index, int32_t tensor, int64_t count) {
+  if (count == 0) return;
   Holding& holding = holdings_[index];
   holding.elements += count;
   if (!model_.tensors[tensor].trainable) return;

@@ -43,7 +43,7 @@ class LayoutForms {
   explicit LayoutForms(const RunDescription& run);
 
   const std::vector<ExpectedSet>& sets() const { return sets_; }
-  // -1: a frozen tensor of a bucket mode, whole on every rank.
+  // -1: a tensor of a bucket mode that is in no bucket: frozen, or without elements.
   int32_t SetOf(int32_t tensor) const { return set_of_[tensor]; }
   int64_t elements(int32_t tensor) const { return elements_[tensor]; }
   // N, the ranks that share one copy of the state.
@@ -52,7 +52,8 @@ class LayoutForms {
   const Holding& holding(int32_t index) const { return holdings_[index]; }
   // Sums over the model, and over the shards of one rank (equal on all ranks).
   const LayoutTotals& totals() const { return totals_; }
-  // The index within the sharding group of the rank that owns the element; -1: every rank.
+  // The index within the sharding group of the rank that owns the element; -1: every rank. A
+  // tensor without elements has none to ask for.
   int32_t Owner(int32_t tensor, int64_t element) const;
 
  private:

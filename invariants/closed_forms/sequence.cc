@@ -11,32 +11,37 @@ struct Run {
   int32_t unit = -1;
   int32_t stage = 0;
   int32_t stage_count = 0;
+  bool trains = false;          // a stage has a trainable tensor with elements
+  std::vector<int32_t> needs;   // unit modes: its unit, then the others of its tensors, ascending
   std::vector<int32_t> writes;  // the sets whose gradient its backward writes to, each once
 };
 
-std::vector<Run> RunsOf(const ModelDescription& model, const LayoutForms& layouts) {
-  std::vector<int32_t> unit_of_stage(model.stages.size(), -1);
-  for (size_t u = 0; u < model.units.size(); ++u) {
-    for (const int32_t stage : model.units[u].stages) {
-      unit_of_stage[stage] = static_cast<int32_t>(u);
-    }
-  }
+std::vector<Run> RunsOf(const ModelDescription& model, const LayoutForms& layouts,
+                        bool units_mode) {
+  const std::vector<int32_t> unit_of_stage = UnitOfStage(model);
   std::vector<Run> runs;
+  // By set: the last run that listed it, so that each lists it once.
+  std::vector<int32_t> last_user(layouts.sets().size(), -1);
   std::vector<int32_t> last_writer(layouts.sets().size(), -1);
   for (int32_t stage = 0; stage < static_cast<int32_t>(model.stages.size()); ++stage) {
-    if (runs.empty() || runs.back().unit != unit_of_stage[stage]) {
-      runs.push_back({unit_of_stage[stage], stage, 0, {}});
+    const int32_t unit = unit_of_stage[stage];
+    if (runs.empty() || runs.back().unit != unit) {
+      runs.push_back({.unit = unit, .stage = stage, .needs = {unit}, .writes = {}});
+      if (units_mode) last_user[unit] = static_cast<int32_t>(runs.size()) - 1;
     }
     Run& run = runs.back();
     ++run.stage_count;
     const int32_t index = static_cast<int32_t>(runs.size()) - 1;
     for (const int32_t tensor : model.stages[stage].tensors) {
-      if (!model.tensors[tensor].trainable) continue;
       const int32_t set = layouts.SetOf(tensor);
-      if (last_writer[set] != index) run.writes.push_back(set);
-      last_writer[set] = index;
+      if (units_mode && std::exchange(last_user[set], index) != index) run.needs.push_back(set);
+      if (!model.tensors[tensor].trainable) continue;
+      if (layouts.elements(tensor) == 0) continue;
+      run.trains = true;
+      if (std::exchange(last_writer[set], index) != index) run.writes.push_back(set);
     }
   }
+  for (Run& run : runs) std::sort(run.needs.begin() + 1, run.needs.end());
   return runs;
 }
 
@@ -65,15 +70,18 @@ class StepPlayer {
   }
   // Whether gradients are reduced in place in whole buckets: replicated and zero1_*.
   bool WholeBuckets() const { return !units_mode_ && mode_ != Mode::kZero2; }
-  bool ReshardsInForward(int32_t run) const;
+  bool ReshardsInForward(int32_t unit, int32_t run) const;
 
   void Forward();
   void Backward();
-  void ReduceUnit(int32_t run);
+  void ReduceUnits(int32_t run);
   void ReduceBuckets(int32_t run);
+  void Clip();
   void Optimizer();
 
+  void GatherFor(int32_t run, Phase phase);
   void GatherIfSharded(int32_t unit, Phase phase);
+  void ReshardDue(int32_t run);
   void Reshard(int32_t unit);
   void Compute(int32_t run, Phase phase);
   void AllocateGradient(int32_t set);
@@ -107,17 +115,19 @@ StepPlayer::StepPlayer(const RunDescription& run, const LayoutForms& layouts)
       layouts_(layouts),
       mode_(run.sharding.mode),
       units_mode_(ShardsUnits(mode_)),
-      runs_(RunsOf(run.model, layouts)),
+      runs_(RunsOf(run.model, layouts, units_mode_)),
       units_(run.model.units.size()),
       gradients_(layouts.sets().size()) {
   const int32_t count = static_cast<int32_t>(runs_.size());
-  while (first_backward_run_ < count && runs_[first_backward_run_].writes.empty()) {
+  while (first_backward_run_ < count && !runs_[first_backward_run_].trains) {
     ++first_backward_run_;
   }
   for (int32_t j = count - 1; j >= 0; --j) {
-    UnitState& unit = units_[runs_[j].unit];
-    if (unit.last_forward_run < 0) unit.last_forward_run = j;
-    if (j >= first_backward_run_) unit.last_backward_run = j;
+    for (const int32_t needed : runs_[j].needs) {
+      UnitState& unit = units_[needed];
+      if (unit.last_forward_run < 0) unit.last_forward_run = j;
+      if (j >= first_backward_run_) unit.last_backward_run = j;
+    }
     for (const int32_t set : runs_[j].writes) gradients_[set].lowest_writer = j;
   }
   parameter_bytes_ = ParameterBytes();
@@ -136,9 +146,10 @@ int64_t StepPlayer::ParameterBytes() const {
 }
 
 std::vector<ExpectedItem> StepPlayer::Play() {
-  // In a micro-batch a run has at most two gathers and two computes, a set one reduction.
-  items_.reserve(run_.data.num_micro_batches * (4 * runs_.size() + gradients_.size()) +
-                 2 * gradients_.size() + run_.model.tensors.size() + 1);
+  // In a micro-batch a run has two computes, a unit two gathers, a set one reduction.
+  items_.reserve(run_.data.num_micro_batches *
+                     (2 * runs_.size() + 2 * units_.size() + gradients_.size()) +
+                 2 * gradients_.size() + run_.model.tensors.size() + 2);
   for (micro_batch_ = 0; micro_batch_ < run_.data.num_micro_batches; ++micro_batch_) {
     Forward();
     Backward();
@@ -148,49 +159,61 @@ std::vector<ExpectedItem> StepPlayer::Play() {
   return std::move(items_);
 }
 
-bool StepPlayer::ReshardsInForward(int32_t run) const {
-  const int32_t unit = runs_[run].unit;
+bool StepPlayer::ReshardsInForward(int32_t unit, int32_t run) const {
   if (units_[unit].last_forward_run != run) return false;
   if (units_[unit].last_backward_run < 0) return true;
   return mode_ == Mode::kFullShard && run_.model.units[unit].reshard_after_forward;
 }
 
+void StepPlayer::ReshardDue(int32_t run) {
+  for (const int32_t unit : runs_[run].needs) {
+    if (ReshardsInForward(unit, run)) Reshard(unit);
+  }
+}
+
 void StepPlayer::Forward() {
   const int32_t count = static_cast<int32_t>(runs_.size());
   for (int32_t i = 0; i < count; ++i) {
-    GatherIfSharded(runs_[i].unit, Phase::kForward);
-    if (i > 0 && ReshardsInForward(i - 1)) Reshard(runs_[i - 1].unit);
+    GatherFor(i, Phase::kForward);
+    if (i > 0) ReshardDue(i - 1);
     Compute(i, Phase::kForward);
   }
-  if (count > 0 && ReshardsInForward(count - 1)) Reshard(runs_[count - 1].unit);
+  if (count > 0) ReshardDue(count - 1);
 }
 
 void StepPlayer::Backward() {
   next_bucket_ = 0;
   const bool keeps = run_.sharding.keep_unsharded_between_micro_batches && !Reduces();
   for (int32_t j = static_cast<int32_t>(runs_.size()) - 1; j >= first_backward_run_; --j) {
-    const int32_t unit = runs_[j].unit;
     const bool more = j > first_backward_run_;
-    const bool last = units_[unit].last_backward_run == j;
-    GatherIfSharded(unit, Phase::kBackward);
+    GatherFor(j, Phase::kBackward);
     if (more && run_.sharding.prefetch == Prefetch::kBackwardPre) {
-      GatherIfSharded(runs_[j - 1].unit, Phase::kBackward);
+      GatherFor(j - 1, Phase::kBackward);
     }
     ReleaseReduced(/*keep=*/1);
     for (const int32_t set : runs_[j].writes) AllocateGradient(set);
     Compute(j, Phase::kBackward);
-    if (last && !keeps) Reshard(unit);
+    for (const int32_t unit : runs_[j].needs) {
+      if (units_[unit].last_backward_run == j && !keeps) Reshard(unit);
+    }
     if (more && run_.sharding.prefetch == Prefetch::kBackwardPost) {
-      GatherIfSharded(runs_[j - 1].unit, Phase::kBackward);
+      GatherFor(j - 1, Phase::kBackward);
     }
     if (!Reduces()) continue;
     if (units_mode_) {
-      if (last && layouts_.sets()[unit].trainable_elements > 0) Reduce(unit);
+      ReduceUnits(j);
     } else {
       ReduceBuckets(j);
     }
   }
   ReleaseReduced(/*keep=*/0);
+}
+
+void StepPlayer::ReduceUnits(int32_t run) {
+  for (const int32_t unit : runs_[run].needs) {
+    if (units_[unit].last_backward_run != run) continue;
+    if (layouts_.sets()[unit].trainable_elements > 0) Reduce(unit);
+  }
 }
 
 void StepPlayer::ReduceBuckets(int32_t run) {
@@ -199,8 +222,13 @@ void StepPlayer::ReduceBuckets(int32_t run) {
   }
 }
 
+void StepPlayer::GatherFor(int32_t run, Phase phase) {
+  if (!units_mode_) return;
+  for (const int32_t unit : runs_[run].needs) GatherIfSharded(unit, phase);
+}
+
 void StepPlayer::GatherIfSharded(int32_t unit, Phase phase) {
-  if (!units_mode_ || units_[unit].unsharded) return;
+  if (units_[unit].unsharded) return;
   const int64_t full = layouts_.sets()[unit].full();
   if (full == 0) return;
   units_[unit].unsharded = true;
@@ -275,7 +303,21 @@ void StepPlayer::ReleaseReduced(size_t keep) {
   reduced_.erase(reduced_.begin(), kept);
 }
 
+// Sums the squares of all ranks' shards. Where gradients are whole, a rank has them all.
+void StepPlayer::Clip() {
+  if (run_.clip_grad_norm == 0 || WholeBuckets()) return;
+  const std::vector<ExpectedSet>& sets = layouts_.sets();
+  const bool updates = std::any_of(
+      sets.begin(), sets.end(), [](const ExpectedSet& set) { return set.trainable_elements > 0; });
+  if (!updates) return;
+  ExpectedItem item = Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer,
+                                 /*elements=*/1);
+  item.dtype = Dtype::kFloat64;
+  Issue(item);
+}
+
 void StepPlayer::Optimizer() {
+  Clip();
   const auto update = [&](int32_t unit, int32_t bucket) {
     ExpectedItem item;
     item.kind = EventKind::kOptimizer;
@@ -314,7 +356,7 @@ void StepPlayer::Optimizer() {
     return;
   }
   for (int32_t tensor = 0; tensor < static_cast<int32_t>(run_.model.tensors.size()); ++tensor) {
-    if (!run_.model.tensors[tensor].trainable) continue;
+    if (!run_.model.tensors[tensor].trainable || layouts_.elements(tensor) == 0) continue;
     ExpectedItem item =
         after(CollectiveKind::kBroadcast, Purpose::kBroadcastParameters, layouts_.elements(tensor));
     item.root = layouts_.Owner(tensor, 0);

@@ -24,14 +24,14 @@ absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text);
 
 struct CaseOptions {
   EngineKind engine = EngineKind::kCpu;
-  std::vector<std::string> checks;  // names; empty: all nine
+  std::vector<std::string> checks = {};  // names; empty: all nine
   // What engine and oracle together may use; the cpu engine refuses more.
   int64_t memory_limit_bytes = int64_t{1} << 40;
   // Called after each step, for progress. May be empty.
-  std::function<void(int64_t steps_done)> on_step;
+  std::function<void(int64_t steps_done)> on_step = {};
   // What the engine executes; empty: PlannedParts, the trainer as it is. The accounting engine
   // takes no other.
-  std::function<EngineParts(const RunDescription&)> make_parts;
+  std::function<EngineParts(const RunDescription&)> make_parts = {};
 };
 
 // A refusal is a result, not an error. ResourceExhausted: the run needs more memory than

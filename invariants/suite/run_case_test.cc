@@ -66,13 +66,13 @@ TEST(RunCase, MissingEvidenceIsNoFailureAndSaysSo) {
 }
 
 TEST(RunCase, ARefusalIsAResultAndNotAnError) {
-  RunDescription clipped = SmallRun();
-  clipped.clip_grad_norm = 1;
+  RunDescription mixed = SmallRun();
+  mixed.sharding.precision.reduce = Dtype::kBFloat16;
   RunDescription opaque = SmallRun();
   opaque.model.kind = ModelKind::kOpaque;
   RunDescription hybrid = SmallRun();
   hybrid.sharding.shard_group_size = 1;
-  for (const RunDescription& run : {clipped, opaque, hybrid}) {
+  for (const RunDescription& run : {mixed, opaque, hybrid}) {
     const absl::StatusOr<CaseResult> result = RunCase(run, {});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->verdict, Verdict::kRefused);

@@ -81,16 +81,17 @@ bool HoldsParameters(const BufferSpec& spec) {
   return spec.role == BufferRole::kParameter || spec.role == BufferRole::kUnshardedParameter;
 }
 
-bool HasBackward(const StepPlan& plan) {
-  return std::any_of(plan.ops.begin(), plan.ops.end(),
-                     [](const Op& op) { return op.kind == OpKind::kBackward; });
+bool ComputesLoss(const StepPlan& plan) {
+  return std::any_of(plan.ops.begin(), plan.ops.end(), [](const Op& op) {
+    return op.kind == OpKind::kBackward || op.kind == OpKind::kLoss;
+  });
 }
 
-class CpuEngine : public Engine {
+class CpuEngine : public CpuExecutor {
  public:
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(const RunDescription& run,
-                                                        EngineParts parts,
-                                                        const MemoryBudget& budget) {
+  static absl::StatusOr<std::unique_ptr<CpuExecutor>> Create(const RunDescription& run,
+                                                             EngineParts parts,
+                                                             const MemoryBudget& budget) {
     auto engine = std::unique_ptr<CpuEngine>(new CpuEngine(run, std::move(parts)));
     SHARDPROOF_ASSIGN_OR_RETURN(engine->compute_, MakeModelCompute(run));
     engine->stages_ =
@@ -120,20 +121,34 @@ class CpuEngine : public Engine {
   }
 
   absl::StatusOr<const StepObservation*> Step() override {
-    ledger_.Clear();
     if (step_ == 1 || (step_ > 1 && parts_.plan_varies_by_step)) {
-      SHARDPROOF_RETURN_IF_ERROR(PlanAgain());
+      SHARDPROOF_RETURN_IF_ERROR(PlanAgain(parts_.plan, step_));
     }
+    return ExecutePlans(step_, /*trains=*/true);
+  }
+
+  absl::StatusOr<const StepObservation*> Execute(const PlanSource& plans, int64_t step,
+                                                 bool trains) override {
+    SHARDPROOF_RETURN_IF_ERROR(PlanAgain(plans, step));
+    return ExecutePlans(step, trains);
+  }
+
+  RankMemory& memory(Rank rank) override { return ranks_[rank.value].memory; }
+
+ private:
+  absl::StatusOr<const StepObservation*> ExecutePlans(int64_t data_step, bool trains) {
+    ledger_.Clear();
+    data_step_ = data_step;
+    stages_->BeginStep();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       BeginStep(ranks_[rank], observation_.events[rank]);
     }
     SHARDPROOF_RETURN_IF_ERROR(RunSchedule());
     Conclude();
-    ++step_;
+    if (trains) ++step_;
     return &observation_;
   }
 
- private:
   CpuEngine(const RunDescription& run, EngineParts parts)
       : run_(run),
         parts_(std::move(parts)),
@@ -158,13 +173,13 @@ class CpuEngine : public Engine {
   }
 
   // The plans of this step, over the same buffers.
-  absl::Status PlanAgain() {
+  absl::Status PlanAgain(const PlanSource& plans, int64_t step) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const Rank id = {static_cast<int32_t>(rank)};
-      StepPlan plan = PlanOf(id, step_);
+      StepPlan plan = plans(run_, parts_.placement, id, step);
       if (plan.buffers.size() != ranks_[rank].program.plan.buffers.size()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "the plan of rank ", rank, " has ", plan.buffers.size(), " buffers in step ", step_,
+            "the plan of rank ", rank, " has ", plan.buffers.size(), " buffers in step ", step,
             "; accepted: those of step 0, ", ranks_[rank].program.plan.buffers.size()));
       }
       SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run_, parts_.placement, plan));
@@ -382,7 +397,7 @@ class CpuEngine : public Engine {
   }
 
   void RunLocal(RankRuntime& rank, const StepPlan& plan, const Op& op) {
-    const MicroBatch micro_batch = {step_, plan.rank, op.micro_batch};
+    const MicroBatch micro_batch = {data_step_, plan.rank, op.micro_batch};
     switch (op.kind) {
       case OpKind::kForward:
         stages_->Forward(plan, op, micro_batch, rank.memory);
@@ -417,6 +432,14 @@ class CpuEngine : public Engine {
         *rank.memory.data(op.recv) = rank.clip.coefficient;
         break;
       }
+      case OpKind::kCopy:
+        std::copy_n(rank.memory.data(op.send), op.recv.range.count, rank.memory.data(op.recv));
+        rank.memory.SetVersion(op.recv.buffer, op.recv.range,
+                               rank.memory.Version(op.send.buffer, op.send.range));
+        break;
+      case OpKind::kLoss:
+        rank.loss_sum += stages_->Loss(plan, micro_batch, rank.memory);
+        break;
       case OpKind::kOptimizerUpdate:
         Update(rank, plan, op);
         break;
@@ -451,8 +474,12 @@ class CpuEngine : public Engine {
       rank.memory.SetVersion(update.parameter.buffer, update.parameter.range,
                              static_cast<int32_t>(step_) + 1);
     }
-    // A shard that is cut inside a part, or all padding, is up to date too.
-    if (op.set < 0) return;
+    if (op.set < 0) {
+      AgeUnused(rank, plan);
+      return;
+    }
+    // A shard that is cut inside a part, or all padding, is up to date too, and so is one whose
+    // tensors nobody used.
     const TensorSet& set = parts_.placement.sets[op.set];
     const int64_t shard = set.layout.shard_elements;
     const int64_t own = set.parameter == Keeps::kWhole ? ShardOf(set, plan.rank) * shard : 0;
@@ -460,15 +487,30 @@ class CpuEngine : public Engine {
                            static_cast<int32_t>(step_) + 1);
   }
 
+  // An owner's tensors that nobody used in this step carry it all the same.
+  void AgeUnused(RankRuntime& rank, const StepPlan& plan) {
+    if (run_.usage.empty()) return;
+    for (size_t index = 0; index < parts_.placement.sets.size(); ++index) {
+      const TensorSet& set = parts_.placement.sets[index];
+      if (set.owner != plan.rank.value) continue;
+      for (const Segment& segment : set.layout.segments) {
+        if (segment.tensor < 0 || IsUsedInStep(run_, segment.tensor, data_step_)) continue;
+        rank.memory.SetVersion(plan.homes[index].parameter,
+                               {set.layout.offset(segment), segment.count},
+                               static_cast<int32_t>(step_) + 1);
+      }
+    }
+  }
+
   void Conclude() {
     StepObservation& observation = observation_;
-    observation.step = step_;
+    observation.step = data_step_;
     observation.losses.clear();
     observation.clips.clear();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       ShowCalls(ranks_[rank], Rank{static_cast<int32_t>(rank)}, observation.events[rank]);
       // The loss is part of backward: where nothing is trainable, nobody computes it.
-      if (HasBackward(ranks_[rank].program.plan)) {
+      if (ComputesLoss(ranks_[rank].program.plan)) {
         observation.losses.push_back(ranks_[rank].loss_sum /
                                      static_cast<double>(run_.data.num_micro_batches));
       }
@@ -523,7 +565,8 @@ class CpuEngine : public Engine {
   Ledger ledger_;
   std::vector<RankRuntime> ranks_;
   ScheduleRandom random_;
-  int64_t step_ = 0;
+  int64_t step_ = 0;       // training steps done
+  int64_t data_step_ = 0;  // whose data the plans at hand are fed with
   StepObservation observation_;
 };
 
@@ -531,6 +574,13 @@ class CpuEngine : public Engine {
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
                                                       const MemoryBudget& budget) {
+  SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
+  return MakeCpuExecutor(run, std::move(parts), budget);
+}
+
+absl::StatusOr<std::unique_ptr<CpuExecutor>> MakeCpuExecutor(const RunDescription& run,
+                                                             EngineParts parts,
+                                                             const MemoryBudget& budget) {
   SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
   return CpuEngine::Create(run, std::move(parts), budget);
 }

@@ -21,6 +21,7 @@
 #include "invariants/run_description/run_description.h"
 #include "trainer/engines/engine.h"
 #include "trainer/engines/engine_parts.h"
+#include "trainer/engines/rank_memory.h"
 
 namespace shardproof {
 
@@ -38,6 +39,20 @@ struct MemoryBudget {
 // names rank and operation, one that can never run DeadlineExceeded.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
                                                       const MemoryBudget& budget);
+
+// The same, for who asks a trainer for more than its steps (live_trainer.h).
+class CpuExecutor : public Engine {
+ public:
+  // Executes one plan a rank, over the buffers of the others, with the data of a step. `trains`:
+  // it updates parameters, which then carry one update more. The rest as Step.
+  virtual absl::StatusOr<const StepObservation*> Execute(const PlanSource& plans, int64_t step,
+                                                         bool trains) = 0;
+  // What a rank holds, between plans.
+  virtual RankMemory& memory(Rank rank) = 0;
+};
+absl::StatusOr<std::unique_ptr<CpuExecutor>> MakeCpuExecutor(const RunDescription& run,
+                                                             EngineParts parts,
+                                                             const MemoryBudget& budget);
 
 // The trainer as it is.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,

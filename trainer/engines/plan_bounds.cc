@@ -76,10 +76,13 @@ class Checker {
       case OpKind::kScaleBy:
         return Holds(o.recv) && HoldsOne(o.send, Dtype::kFloat32) ? absl::OkStatus()
                                                                   : Bad("what it scales");
+      case OpKind::kLoss:
+        return absl::OkStatus();
       case OpKind::kAccumulate:
+      case OpKind::kCopy:
         return Holds(o.recv) && Holds(o.send) && o.send.range.count >= o.recv.range.count
                    ? absl::OkStatus()
-                   : Bad("what it adds");
+                   : Bad("what it adds or copies");
       case OpKind::kNorm:
         return HoldsOne(o.recv, Dtype::kFloat64) ? CheckUpdates() : Bad("the norm's buffer");
       case OpKind::kClipCoefficient:

@@ -17,6 +17,8 @@ EventKind EventKindOf(OpKind kind) {
     case OpKind::kScale:
     case OpKind::kScaleBy:
     case OpKind::kAccumulate:
+    case OpKind::kCopy:
+    case OpKind::kLoss:
     case OpKind::kNorm:
     case OpKind::kClipCoefficient:
       return EventKind::kLocal;

@@ -105,12 +105,19 @@ double StageRunner::Backward(const StepPlan& plan, const Op& op, const MicroBatc
   return loss;
 }
 
+double StageRunner::Loss(const StepPlan& plan, const MicroBatch& micro_batch, RankMemory& memory) {
+  const int32_t end = static_cast<int32_t>(run_.model.stages.size());
+  std::vector<float> derivative(
+      static_cast<size_t>(compute_.Width(end) * run_.data.micro_batch_size));
+  return compute_.Loss(micro_batch, memory.data(plan.activations[end]), derivative.data());
+}
+
 void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
                                 int32_t stage, RankMemory& memory) {
   const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
   const absl::Span<const SetUse> uses = plan.GradientUsesOf(op);
   const bool accumulate = !uses.empty() && uses[0].accumulate;
-  const int64_t now = micro_batch.step * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
+  const int64_t now = steps_ * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
   std::vector<int64_t>& written = written_in_[micro_batch.rank.value];
   std::vector<std::vector<float>>& sums = sum_of_uses_[micro_batch.rank.value];
   const auto again = [&](int32_t tensor) { return written[tensor] == now; };

@@ -21,11 +21,16 @@ class StageRunner {
   // All must outlive the runner. One runner serves all ranks, one operation at a time.
   StageRunner(const RunDescription& run, const Placement& placement, const ModelCompute& compute);
 
+  // Before the plans of a step, of a repeated one too: what earlier backwards wrote is gone.
+  void BeginStep() { ++steps_; }
+
   void Forward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
                RankMemory& memory);
   // Returns the loss if the operation computes it (the model's last stage), else 0.
   double Backward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
                   RankMemory& memory);
+  // The loss of a micro-batch whose forward ran.
+  double Loss(const StepPlan& plan, const MicroBatch& micro_batch, RankMemory& memory);
 
  private:
   const float* Collect(const StepPlan& plan, const Op& op, int32_t tensor, RankMemory& memory,
@@ -42,7 +47,8 @@ class StageRunner {
   std::vector<std::vector<Piece>> gradient_pieces_;   // by tensor
   std::vector<bool> used_twice_;                      // by tensor: by more than one stage
   std::vector<int32_t> first_use_;                    // by tensor, the lowest stage
-  // The micro-batch whose backward wrote a tensor's gradient last, as step * K + k + 1.
+  int64_t steps_ = 0;                                 // begun so far
+  // The micro-batch whose backward wrote a tensor's gradient last, as steps_ * K + k + 1.
   std::vector<std::vector<int64_t>> written_in_;  // [rank][tensor]
   // Of a tensor used twice, this micro-batch's gradient, before it is added to earlier ones.
   std::vector<std::vector<std::vector<float>>> sum_of_uses_;  // [rank][tensor]

@@ -37,6 +37,14 @@ class BucketStep {
     }
   }
 
+  void ForwardOnly() {
+    for (int32_t k = 0; k < step_.run().data.num_micro_batches; ++k) {
+      for (const ComputeRun& run : step_.runs()) step_.Forward(run, k, parameters_);
+      step_.Loss(k);
+      step_.ReleaseActivations(k);
+    }
+  }
+
   const std::vector<int32_t>& buckets() const { return buckets_; }
 
  private:
@@ -176,6 +184,14 @@ void PlanZero1Broadcast(PlanBuilder& step) {
                    {placement.moment_offset[tensor], Elements(step.run().model.tensors[tensor])},
                    static_cast<int32_t>(tensor));
   }
+}
+
+void PlanBucketForward(PlanBuilder& step) {
+  BucketStep(step, /*scatters=*/step.run().sharding.mode == Mode::kZero2).ForwardOnly();
+}
+
+void DeclareBucketTransients(PlanBuilder& step) {
+  BucketStep(step, /*scatters=*/step.run().sharding.mode == Mode::kZero2);
 }
 
 void PlanZero1AllGather(PlanBuilder& step) {

@@ -27,7 +27,7 @@ bool HasTrainable(const ModelDescription& model, const Stage& stage) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank,
-                         int64_t step)
+                         int64_t step, bool gradients_live)
     : run_(run), placement_(placement), step_(step) {
   plan_.rank = rank;
   set_seen_.assign(placement.sets.size(), 0);
@@ -45,7 +45,7 @@ PlanBuilder::PlanBuilder(const RunDescription& run, const Placement& placement, 
         AddBuffer({.role = BufferRole::kWorkspace, .dtype = Dtype::kFloat64, .elements = 1});
     plan_.coefficient_buffer = AddBuffer({.role = BufferRole::kWorkspace, .elements = 1});
   }
-  if (step > 0) {
+  if (gradients_live) {
     for (const SetHome& home : plan_.homes) {
       if (home.gradient >= 0) plan_.live_before.push_back(home.gradient);
     }
@@ -229,6 +229,11 @@ Op PlanBuilder::CollectiveOp(CollectiveKind kind, Purpose purpose, int32_t set, 
   op.group = {0, 1, run_.sharding.world_size.value};
   op.elements = elements;
   return op;
+}
+
+void PlanBuilder::AssumeLive(int32_t buffer) {
+  plan_.live_before.push_back(buffer);
+  buffers_[buffer].live = true;
 }
 
 void PlanBuilder::ReleaseGradients() {
@@ -587,6 +592,25 @@ void PlanBuilder::Release(const std::vector<int32_t>& buffers, StreamId stream, 
     op.bucket = first.bucket;
   }
   for (int32_t buffer : buffers) AccessAll(buffer, AccessKind::kFree);
+  Issue(op);
+}
+
+void PlanBuilder::WriteBack(int32_t set, int32_t full) {
+  const int64_t shard = placement_.sets[set].layout.shard_elements;
+  Op op = SetOp(OpKind::kCopy, set, Phase::kOther, StreamId::kCompute, /*micro_batch=*/-1);
+  op.send = {full, {ShardOf(placement_.sets[set], plan_.rank) * shard, shard}};
+  op.recv = {home(set).parameter, {0, shard}};
+  Access(full, AccessKind::kRead, op.send.range);
+  Access(op.recv.buffer, AccessKind::kWrite, op.recv.range);
+  Issue(op);
+}
+
+void PlanBuilder::Loss(int32_t micro_batch) {
+  Op op;
+  op.kind = OpKind::kLoss;
+  op.phase = Phase::kForward;
+  op.micro_batch = micro_batch;
+  AccessAll(plan_.activations.back(), AccessKind::kRead);
   Issue(op);
 }
 

@@ -31,8 +31,9 @@ struct ComputeRun {
 class PlanBuilder {
  public:
   // Declares parameters, reduced gradients, moments and scalars of every set and the
-  // activations. In step 0 no gradients of an earlier step are live.
-  PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank, int64_t step);
+  // activations. `gradients_live`: reduced gradients of an earlier step are.
+  PlanBuilder(const RunDescription& run, const Placement& placement, Rank rank, int64_t step,
+              bool gradients_live);
 
   const RunDescription& run() const { return run_; }
   const Placement& placement() const { return placement_; }
@@ -48,6 +49,8 @@ class PlanBuilder {
 
   // --- operations, in issue order ---
 
+  // An earlier plan left this buffer allocated.
+  void AssumeLive(int32_t buffer);
   // Frees what the step before left of reduced gradients.
   void ReleaseGradients();
   // The set's parameters into `full`, which is allocated.
@@ -76,6 +79,9 @@ class PlanBuilder {
   void Broadcast(int32_t set, ElementRange range, int32_t tensor);
   void Release(const std::vector<int32_t>& buffers, StreamId stream, Phase phase,
                int32_t micro_batch);
+  // What this rank owns of the full parameters, back into its shard.
+  void WriteBack(int32_t set, int32_t full);
+  void Loss(int32_t micro_batch);
   // Frees activations that no backward freed.
   void ReleaseActivations(int32_t micro_batch);
 

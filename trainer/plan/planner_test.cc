@@ -75,6 +75,10 @@ std::string Token(const Op& op) {
       return "norm";
     case OpKind::kClipCoefficient:
       return "coefficient";
+    case OpKind::kCopy:
+      return of_set("W");
+    case OpKind::kLoss:
+      return "loss";
     case OpKind::kAccumulate:
       return of_set("+");
     case OpKind::kOptimizerUpdate:

@@ -24,6 +24,8 @@ enum class OpKind : uint8_t {
   kScale,            // recv *= scale
   kScaleBy,          // recv *= send[0]
   kAccumulate,       // recv += send
+  kCopy,             // recv = send
+  kLoss,             // of a micro-batch whose forward ran; nothing else comes of it
   kNorm,             // recv[0] = sum of the squares of the updates' gradients, in float64
   kClipCoefficient,  // recv[0] = min(1, scale / (sqrt(send[0]) + 1e-6)), send in float64
   kOptimizerUpdate,  // the plan's updates [first_update, + update_count)

@@ -48,6 +48,35 @@ class UnitStep {
     }
   }
 
+  // As forward of a step, but nothing stays unsharded for a backward.
+  void ForwardOnly() {
+    for (int32_t k = 0; k < step_.run().data.num_micro_batches; ++k) {
+      Forward(k);
+      for (size_t set = 0; set < full_.size(); ++set) {
+        Reshard(static_cast<int32_t>(set), Phase::kForward, k);
+      }
+      step_.Loss(k);
+      step_.ReleaseActivations(k);
+    }
+  }
+
+  void OpenView() {
+    for (size_t set = 0; set < full_.size(); ++set) {
+      Gather(static_cast<int32_t>(set), Phase::kOther, /*k=*/-1);
+    }
+  }
+
+  void CloseView(bool write_back) {
+    for (size_t index = 0; index < full_.size(); ++index) {
+      if (full_[index] < 0) continue;
+      const int32_t set = static_cast<int32_t>(index);
+      step_.AssumeLive(full_[set]);
+      unsharded_[set] = true;
+      if (write_back) step_.WriteBack(set, full_[set]);
+      Reshard(set, Phase::kOther, /*k=*/-1);
+    }
+  }
+
  private:
   void DeclareTransients(int32_t index) {
     const TensorSet& set = step_.set(index);
@@ -182,5 +211,19 @@ class UnitStep {
 void PlanShardGradOp(PlanBuilder& step) { UnitStep(step, /*reshard_after_forward=*/false).Run(); }
 
 void PlanFullShard(PlanBuilder& step) { UnitStep(step, /*reshard_after_forward=*/true).Run(); }
+
+void PlanUnitForward(PlanBuilder& step) {
+  UnitStep(step, step.run().sharding.mode == Mode::kFullShard).ForwardOnly();
+}
+
+void PlanUnitViewOpening(PlanBuilder& step) {
+  UnitStep(step, /*reshard_after_forward=*/true).OpenView();
+}
+
+void PlanUnitViewClosing(PlanBuilder& step, bool write_back) {
+  UnitStep(step, /*reshard_after_forward=*/true).CloseView(write_back);
+}
+
+void DeclareUnitTransients(PlanBuilder& step) { UnitStep(step, /*reshard_after_forward=*/true); }
 
 }  // namespace shardproof

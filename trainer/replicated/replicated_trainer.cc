@@ -136,7 +136,38 @@ class Replicated : public ReplicatedTrainer {
     return result_;
   }
 
+  const ReferenceStep& State() const override { return result_; }
+
+  std::vector<double> Losses(int64_t step) override {
+    const int64_t micro_batches = run_.data.num_micro_batches;
+    std::vector<double> losses(static_cast<size_t>(run_.sharding.world_size.value), 0.0);
+    for (size_t rank = 0; rank < losses.size(); ++rank) {
+      for (int64_t k = 0; k < micro_batches; ++k) {
+        losses[rank] +=
+            ForwardAndLoss({step, Rank{static_cast<int32_t>(rank)}, static_cast<int32_t>(k)});
+      }
+      losses[rank] /= static_cast<double>(micro_batches);
+    }
+    return losses;
+  }
+
+  void SetParameter(int32_t tensor, const std::vector<float>& values) override {
+    // In place: boundaries and results point to it.
+    std::copy(values.begin(), values.end(), states_[tensor].parameter.begin());
+  }
+
  private:
+  // Leaves the activations, and the derivative of the loss in out_gradient_.
+  double ForwardAndLoss(const MicroBatch& micro_batch) {
+    const int32_t stages = static_cast<int32_t>(run_.model.stages.size());
+    compute_->LoadInput(micro_batch, boundaries_[0].data());
+    for (int32_t stage = 0; stage < stages; ++stage) {
+      compute_->Forward(stage, stage_parameters_[stage], boundaries_[stage].data(),
+                        boundaries_[stage + 1].data());
+    }
+    return compute_->Loss(micro_batch, boundaries_[stages].data(), out_gradient_.data());
+  }
+
   void AllocateTensors() {
     const std::vector<int32_t> uses = UsesOfTensors(run_.model);
     states_.resize(run_.model.tensors.size());
@@ -240,13 +271,7 @@ class Replicated : public ReplicatedTrainer {
   // Forward, loss and backward of one rank's micro-batch; its gradients go to `into`.
   void ComputeMicroBatch(const MicroBatch& micro_batch, GradientOf into) {
     const int32_t stages = static_cast<int32_t>(run_.model.stages.size());
-    compute_->LoadInput(micro_batch, boundaries_[0].data());
-    for (int32_t stage = 0; stage < stages; ++stage) {
-      compute_->Forward(stage, stage_parameters_[stage], boundaries_[stage].data(),
-                        boundaries_[stage + 1].data());
-    }
-    result_.losses[micro_batch.rank.value] +=
-        compute_->Loss(micro_batch, boundaries_[stages].data(), out_gradient_.data());
+    result_.losses[micro_batch.rank.value] += ForwardAndLoss(micro_batch);
     std::fill(written_.begin(), written_.end(), false);
     for (int32_t stage = stages - 1; stage >= 0; --stage) {
       BackwardOneStage(micro_batch, stage, into);

@@ -24,6 +24,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "invariants/observation/observation.h"
@@ -48,6 +49,13 @@ class ReplicatedTrainer {
   // exp_avg. `clip_coefficient` is the trainer's; one that is not within 1e-6 of the oracle's own,
   // relative to it, is not used.
   virtual const ReferenceStep& Step(std::optional<float> clip_coefficient = std::nullopt) = 0;
+
+  // The values as they are now, between steps: the last step's result, or the initial values.
+  virtual const ReferenceStep& State() const = 0;
+  // Forward alone, of the micro-batches of a step: by rank, the mean loss. Changes nothing.
+  virtual std::vector<double> Losses(int64_t step) = 0;
+  // Replaces a tensor's values; `values` has its elements. Moments and counters stay.
+  virtual void SetParameter(int32_t tensor, const std::vector<float>& values) = 0;
 
   // Bytes of tensors and activations this trainer allocates for `run`, for refusing what does
   // not fit; the largest int64 if they are more than that.
