@@ -19,7 +19,8 @@ absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv
                    .default_text = "all",
                    .help = "all, or modes, rows such as full_shard/none, and aliases"},
                   run_flags, flags);
-  flags.String("engine", &engine, "accounting (no values, any size) or cpu");
+  flags.String("engine", &engine,
+               "cpu, accounting (no values, any size) or provenance (where every value came from)");
   DeclareReportFlags(report, flags);
   flags.Bool("explain", &request.explain, "print the expected step before anything runs");
   SHARDPROOF_RETURN_IF_ERROR(flags.Parse(argc, argv));

@@ -49,17 +49,19 @@ TEST(ParseAuditRequest, AModelAloneIsAuditedInAllEightRows) {
 }
 
 TEST(ParseAuditRequest, EveryFlagReachesTheRun) {
-  const absl::StatusOr<AuditRequest> request = Parse(
-      {"--model", "mlp:3,5:bias", "--world_size=3", "--modes=full_shard/none", "--layout=rows",
-       "--steps=7", "--micro_batch_size=2", "--num_micro_batches=4", "--grad_sync=last",
-       "--bucket_cap_mb=0.5", "--optimizer=sgd", "--seed=99", "--engine=accounting",
-       "--format=json", "--out=report.json", "--explain", "--require=padding,liveness"});
+  const absl::StatusOr<AuditRequest> request =
+      Parse({"--model", "mlp:3,5:bias", "--world_size=3", "--modes=full_shard/none",
+             "--layout=rows", "--steps=7", "--micro_batch_size=2", "--num_micro_batches=4",
+             "--grad_sync=last", "--bucket_cap_mb=0.5", "--optimizer=sgd", "--clip_grad_norm=0.25",
+             "--seed=99", "--engine=accounting", "--format=json", "--out=report.json", "--explain",
+             "--require=padding,liveness"});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->runs.size(), 1u);
   EXPECT_EQ(PrintRun(request->runs[0]),
             PrintRun(*ParseRun("model=mlp:3,5:bias;mode=full_shard;prefetch=none;layout=rows;"
                                "world_size=3;steps=7;micro_batch_size=2;num_micro_batches=4;"
-                               "grad_sync=last;bucket_cap_bytes=524288;optimizer=sgd;seed=99",
+                               "grad_sync=last;bucket_cap_bytes=524288;optimizer=sgd;"
+                               "clip_grad_norm=0.25;seed=99",
                                ImportModel)));
   EXPECT_EQ(request->engine, EngineKind::kAccounting);
   EXPECT_EQ(request->report.format, AuditFormat::kJson);
@@ -116,7 +118,7 @@ TEST(ParseAuditRequest, AWholeRunLeavesNoRoomForItsParts) {
   for (const char* other :
        {"--model=mlp:2x4", "--world_size=4", "--modes=all", "--layout=rows", "--steps=3",
         "--micro_batch_size=1", "--num_micro_batches=1", "--grad_sync=last", "--bucket_cap_mb=1",
-        "--optimizer=sgd", "--seed=1"}) {
+        "--optimizer=sgd", "--clip_grad_norm=1", "--seed=1"}) {
     const std::string flag(other);
     EXPECT_THAT(Error({run, flag}),
                 AllOf(HasSubstr("leave out"), HasSubstr(flag.substr(0, flag.find('=')))));
@@ -151,6 +153,7 @@ TEST(ParseAuditRequest, NamesTheBadValueAndWhatIsAccepted) {
       {{model, "--num_micro_batches=-1"}, "--num_micro_batches=-1", "from 1 to 1024"},
       {{model, "--bucket_cap_mb=nan"}, "--bucket_cap_mb=nan", "a number from"},
       {{model, "--bucket_cap_mb=0"}, "--bucket_cap_mb=0", "a number from"},
+      {{model, "--clip_grad_norm=-1"}, "--clip_grad_norm=-1", "a number from"},
       {{model, "--seed=-1"}, "--seed=-1", "whole number"},
       {{model, "--format=xml"}, "--format=xml", "table or json"},
       {{model, "--require=everything"}, "'everything'", "liveness"},

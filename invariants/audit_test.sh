@@ -102,7 +102,7 @@ run_program --model=mlp:2x8 --modes=zero2 --require=all
 expect_status 0
 
 # A run that the trainer declines: the reason, and exit code 2.
-run_program "--run=model=mlp:2x8;mode=zero2;clip_grad_norm=1"
+run_program "--run=model=mlp:2x8;mode=zero2;reduce_dtype=bfloat16"
 expect_status 2
 [[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
 expect_in stderr "refused"

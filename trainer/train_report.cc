@@ -97,8 +97,9 @@ std::string TrainHeading(const RunDescription& run, absl::string_view engine) {
   return absl::StrCat("zero_train in ", ModeRowName(run.sharding),
                       cuts_tensors ? absl::StrCat(" (layout ", Name(run.sharding.layout), ")") : "",
                       "\n", DescribeRun(run, engine), "\n\n",
-                      engine == "accounting" ? "no losses: the accounting engine moves no values\n"
-                                             : "    step  loss\n");
+                      engine != "cpu"
+                          ? absl::StrCat("no losses: the ", engine, " engine moves no values\n")
+                          : "    step  loss\n");
 }
 
 std::string LossLine(int64_t step, double loss) {

@@ -41,7 +41,8 @@ absl::StatusOr<TrainRequest> ParseTrainRequest(int argc, const char* const* argv
       "trainer declines.");
   DeclareRunFlags({.name = "mode", .help = "one mode row: zero2, full_shard/backward_pre, ..."},
                   run_flags, flags);
-  flags.String("engine", &engine, "accounting (no values, any size) or cpu");
+  flags.String("engine", &engine,
+               "cpu, accounting (no values, any size) or provenance (where every value came from)");
   flags.String("format", &format, "table or json");
   flags.String("observe", &request.observe,
                "write what happened to this file, for //invariants:check to judge");

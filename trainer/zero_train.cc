@@ -16,6 +16,8 @@
 #include "invariants/suite/console.h"
 #include "trainer/engines/accounting_engine.h"
 #include "trainer/engines/cpu_engine.h"
+#include "trainer/engines/engine_parts.h"
+#include "trainer/engines/provenance_engine.h"
 #include "trainer/train_report.h"
 #include "trainer/train_request.h"
 
@@ -24,6 +26,9 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const TrainRequest& request) {
   if (request.engine == EngineKind::kAccounting) return MakeAccountingEngine(request.run);
+  if (request.engine == EngineKind::kProvenance) {
+    return MakeProvenanceEngine(request.run, PlannedParts(request.run), AvailableMemoryBytes());
+  }
   // A tenth stays for everything else on the machine.
   return MakeCpuEngine(request.run, AvailableMemoryBytes() / 10 * 9);
 }

@@ -192,5 +192,32 @@ TEST(AggregateFactors, BytesOfMixedPrecisionAreNotJudged) {
   EXPECT_EQ(Judge(run, CorrectStep()).verdict, Verdict::kNotObserved);
 }
 
+TEST(AggregateFactors, ATieFromTheRootUnitAndAnEmptyTensorAreCountedWhereTheyBelong) {
+  // The root unit holds stages 0 and 2; stage 2 uses tensor 1 of the unit between, and an empty
+  // tensor. Root: tensors 0 and 2, 3 + 2 elements in shards of 3; middle: 2 elements in shards
+  // of 1. Rank 0: 3 + 1 elements of tensors 0 and 1. Rank 1: 2 + 1 of tensors 2 and 1, and one of
+  // padding in the root's parameters, gradients and two moments.
+  RunDescription run = VectorRun({3, 2, 2, 0}, Sharding(Mode::kFullShard, 2));
+  run.model.stages[2].tensors = {1, 2, 3};
+  run.model.stages.pop_back();
+  run.model.units[0].stages = {0, 2};
+  run.model.units.resize(2);
+  run.clip_grad_norm = 1;  // adds no state
+  run.usage = {{.tensor = 2, .rank = 0, .steps = StepUse::kNever}};
+  StepObservation observed;
+  observed.states = {
+      RankState{{0, 1, 1}, {16, 16, 32, 0, 8}, {}, {}},
+      RankState{{1, 1, 1}, {12, 12, 24, 16, 8}, {}, {}},
+  };
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
+  // The middle's tensor counted in the root too.
+  observed.states[1].bytes.parameter += 8;
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kFail);
+  // A counter for the empty tensor.
+  observed.states[1].bytes.parameter -= 8;
+  observed.states[0].bytes.scalar += 4;
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kFail);
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -43,6 +43,12 @@ TEST(MakeCheck, FindsOneByItsName) {
   }
 }
 
+TEST(MakeCheck, FindsProvenanceThoughItIsNoneOfTheNine) {
+  const absl::StatusOr<std::unique_ptr<Check>> check = MakeCheck("provenance");
+  ASSERT_TRUE(check.ok()) << check.status();
+  EXPECT_EQ(std::string((*check)->name()), "provenance");
+}
+
 TEST(MakeCheck, NamesTheUnknownOneAndListsTheNine) {
   const absl::StatusOr<std::unique_ptr<Check>> check = MakeCheck("peak_memry");
   ASSERT_FALSE(check.ok());

@@ -80,7 +80,8 @@ std::string NameRatio(double ratio, const RunDescription& run) {
                               {"K", k},       {"NK", nk}, {"1/(NK)", 1 / nk}};
   const std::string names = NamesWithin(exact, ratio);
   if (!names.empty()) return names;
-  const NamedRatio rare[] = {{"2^K", std::exp2(k)}, {"sqrt(N)", std::sqrt(n)}};
+  const NamedRatio rare[] = {
+      {"2^K", std::exp2(k)}, {"sqrt(N)", std::sqrt(n)}, {"1/sqrt(N)", 1 / std::sqrt(n)}};
   return NamesWithin(rare, ratio);
 }
 

@@ -98,8 +98,8 @@ class Findings {
 };
 
 // "N" or "1/K": the name of a ratio that almost names the fault, for the run's N and K; ""
-// when it is none of 1/N, N, 1/K, K, NK, 1/(NK), 2^K, sqrt(N) within 1 %. Where N = K both
-// are named, "N or K"; the last two only when no other fits. 1 has no name.
+// when it is none of 1/N, N, 1/K, K, NK, 1/(NK), 2^K, sqrt(N), 1/sqrt(N) within 1 %. Where N = K
+// both are named, "N or K"; the last three only when no other fits. 1 has no name.
 std::string NameRatio(double ratio, const RunDescription& run);
 
 // One paragraph: check, rule, rank, step, unit, tensor, element, expected, actual, ratio,

@@ -86,13 +86,14 @@ class CollectiveLedger : public Check {
     double bus = 0;
   };
 
-  // True when the rank's collectives of the mode are the expected ones in the expected order.
+  // True when the rank's collectives of the mode, and its clip norm, are the expected ones in
+  // the expected order.
   bool Matches(const RankEvents& events) const;
   void CheckLedger(int64_t step, const RankEvents& events);
   void CheckCounts(int64_t step, const RankEvents& events);
   void CheckTotals(int64_t step, const RankEvents& events);
   void CheckEndings(int64_t step, const RankEvents& events);
-  void CheckOthers(int64_t step, const RankEvents& events, bool counts);
+  void CountOthers(const RankEvents& events);
   void CheckAgreement(int64_t step, const RankEvents& first, const RankEvents& other);
   void AddDifference(int64_t step, const RankEvents& events, const Difference& difference);
   std::string HowText(const Entry& entry) const;
@@ -147,7 +148,7 @@ void CollectiveLedger::Step(const StepObservation& observed, const ReferenceStep
       });
     }
     CheckEndings(observed.step, events);
-    CheckOthers(observed.step, events, /*counts=*/&events == &observed.events[0]);
+    if (&events == &observed.events[0]) CountOthers(events);
     if (!Matches(events)) CheckLedger(observed.step, events);
     CheckCounts(observed.step, events);
   }
@@ -163,7 +164,7 @@ void CollectiveLedger::Step(const StepObservation& observed, const ReferenceStep
 bool CollectiveLedger::Matches(const RankEvents& events) const {
   size_t next = 0;
   for (const Event& event : events.events) {
-    if (event.kind != EventKind::kCollective || !IsOfMode(event.purpose)) continue;
+    if (event.kind != EventKind::kCollective || !IsInSequence(event.purpose)) continue;
     if (next == expected_.size()) return false;
     if (EntryOf(mode_, event) != expected_[next++]) return false;
   }
@@ -197,28 +198,12 @@ void CollectiveLedger::CheckEndings(int64_t step, const RankEvents& events) {
   }
 }
 
-// Those that are not the mode's. One rank is counted: the others must agree with it.
-void CollectiveLedger::CheckOthers(int64_t step, const RankEvents& events, bool counts) {
-  for (size_t i = 0; i < events.events.size(); ++i) {
-    const Event& event = events.events[i];
-    if (event.kind != EventKind::kCollective || IsOfMode(event.purpose)) continue;
+// Those that no closed form places. One rank is counted: the others must agree with it.
+void CollectiveLedger::CountOthers(const RankEvents& events) {
+  for (const Event& event : events.events) {
+    if (event.kind != EventKind::kCollective || IsInSequence(event.purpose)) continue;
     if (event.purpose == Purpose::kNone) continue;  // CheckEndings
-    if (event.purpose != Purpose::kClipNorm) {
-      others_[static_cast<size_t>(event.purpose)] += counts;
-      continue;
-    }
-    if (run_->clip_grad_norm != 0) continue;
-    findings_.Add([&] {
-      return Violation{.rule = "only a run that clips reduces the norm of its gradients",
-                       .rank = events.ranks.first,
-                       .step = step,
-                       .event = static_cast<int32_t>(i),
-                       .expected = "no such collective: clip_grad_norm is 0",
-                       .actual = "a clip-norm collective though the run does not clip",
-                       .likely_cause =
-                           "gradients are clipped by a setting that the run "
-                           "description does not have"};
-    });
+    ++others_[static_cast<size_t>(event.purpose)];
   }
 }
 
@@ -257,7 +242,7 @@ void CollectiveLedger::CheckLedger(int64_t step, const RankEvents& events) {
   }
   for (size_t i = 0; i < events.events.size(); ++i) {
     const Event& event = events.events[i];
-    if (event.kind != EventKind::kCollective || !IsOfMode(event.purpose)) continue;
+    if (event.kind != EventKind::kCollective || !IsInSequence(event.purpose)) continue;
     extra.push_back({EntryOf(mode_, event), static_cast<int32_t>(i)});
   }
   PairUp(&missing, &extra, std::less<Entry>(), [](const Placed&, const Placed&) {});
@@ -287,8 +272,24 @@ std::string CollectiveLedger::HowText(const Entry& entry) const {
   return text;
 }
 
+// What a clip norm too many most often means.
+absl::string_view CauseOfExtraClipNorm(const RunDescription& run) {
+  if (run.clip_grad_norm == 0) {
+    return "gradients are clipped by a setting that the run description does not have";
+  }
+  const Mode mode = run.sharding.mode;
+  return ShardsUnits(mode) || mode == Mode::kZero2
+             ? "the norm is summed again, unit by unit or bucket by bucket, or counted N times"
+             : "every rank has the whole gradients: their squares would be counted N times";
+}
+
 // What each difference most often means.
-absl::string_view CauseOf(const Entry* expected, const Entry* actual) {
+absl::string_view CauseOf(const RunDescription& run, const Entry* expected, const Entry* actual) {
+  const Entry* const any = expected != nullptr ? expected : actual;
+  if (any->key.purpose == Purpose::kClipNorm) {
+    if (actual == nullptr) return "each rank clips by the norm of its own shards alone";
+    if (expected == nullptr) return CauseOfExtraClipNorm(run);
+  }
   if (actual == nullptr) {
     if (expected->key.purpose == Purpose::kReduceGradients) {
       return "gradients of this set stay local to each rank; compare the reduced gradients";
@@ -323,7 +324,7 @@ void CollectiveLedger::AddDifference(int64_t step, const RankEvents& events,
                         .event = difference.actual,
                         .expected = expected != nullptr ? HowText(*expected) : "nothing",
                         .actual = actual != nullptr ? HowText(*actual) : "nothing",
-                        .likely_cause = std::string(CauseOf(expected, actual))};
+                        .likely_cause = std::string(CauseOf(*run_, expected, actual))};
     const std::string item = ItemText(*run_, named.key);
     if (actual == nullptr) {
       violation.rule = absl::StrCat("a step sends all that its mode needs: ", item, " is missing");
@@ -348,7 +349,9 @@ void CollectiveLedger::AddBytes(const Entry& entry, Bytes* bytes) {
 
 void CollectiveLedger::CheckTotals(int64_t step, const RankEvents& events) {
   Bytes expected, actual;
-  for (const Entry& entry : expected_) AddBytes(entry, &expected);
+  for (const Entry& entry : expected_) {
+    if (IsOfMode(entry.key.purpose)) AddBytes(entry, &expected);
+  }
   for (const Event& event : events.events) {
     if (event.kind != EventKind::kCollective || !IsOfMode(event.purpose)) continue;
     AddBytes(EntryOf(mode_, event), &actual);

@@ -3,16 +3,17 @@
 // Rules.
 //   Counts    The collectives of each kind and phase are as many as the table of modes says
 //             (ExpectedCollectiveCounts). The table is a second derivation beside the sequence.
+//             Clip norms are not counted.
 //   Ledger    Kind, purpose, phase, unit (bucket, tensor), elements of the padded buffer, dtype,
-//             group and root of the mode's collectives are, as a multiset, those of
-//             ExpectedSequence. Which one comes when is issue_order's rule.
-//   Totals    So payload and bus bytes of the step are the closed form's.
+//             group and root of the mode's collectives, and of the clip norm, are, as a multiset,
+//             those of ExpectedSequence. Which one comes when is issue_order's rule.
+//   Totals    So payload and bus bytes of the mode's collectives are the closed form's. Both
+//             follow from the events: an observation states no totals that could disagree.
 //   Complete  Every collective that was issued ended within the step.
 //   Agreed    All ranks issue their collectives, those of other purposes too, in one order of
 //             kind, elements, dtype, group and root. Otherwise they wait for each other.
-//   Named     Collectives of other purposes (clip norm, used map, ...) are not counted; one
-//             without a purpose is a violation, for it may be anything. So is one of a clip
-//             norm in a run that does not clip.
+//   Named     Collectives of other purposes (used map, ...) are not counted; one without a
+//             purpose is a violation, for it may be anything.
 //
 // Inferred. No closed form says how many used maps, overflow flags and model buffers a step
 // sends: with one of them the verdict is inferred instead of pass.

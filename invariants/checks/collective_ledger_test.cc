@@ -198,31 +198,123 @@ TEST(CollectiveLedger, ACollectiveThatNeverEndsIsNamed) {
   EXPECT_EQ(result.violations[0].event, 2);
 }
 
-TEST(CollectiveLedger, OtherPurposesAreNotCountedButRanksAgreeOnThem) {
+// The hand-written step of a run that clips.
+StepObservation ClippedStep() {
   StepObservation observed = HandWrittenStep();
-  for (RankEvents& events : observed.events) {
-    events.events.push_back(
-        Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1));
-  }
+  Event norm = Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1);
+  norm.dtype = Dtype::kFloat64;
+  for (RankEvents& events : observed.events) events.events.push_back(norm);
+  return observed;
+}
+
+RunDescription ClippedRun() {
   RunDescription run = HandWrittenRun();
   run.clip_grad_norm = 1;
-  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
+  return run;
+}
+
+TEST(CollectiveLedger, OneClipNormIsExpectedAndNotCountedAsTheModes) {
+  EXPECT_EQ(Judge(ClippedRun(), ClippedStep()).verdict, Verdict::kPass);
+  // The table's counts have no all-reduce; a missing one breaks the ledger alone.
+  const CheckResult missing = Judge(ClippedRun(), HandWrittenStep());
+  ASSERT_EQ(missing.violation_count, 2);  // one a rank
+  EXPECT_EQ(missing.violations[0].rule,
+            "a step sends all that its mode needs: all-reduce of the clip norm in optimizer is "
+            "missing");
+  EXPECT_EQ(missing.violations[0].expected,
+            "all-reduce of the clip norm in optimizer of 1 float64 among 2 ranks from 0");
+  EXPECT_EQ(missing.violations[0].likely_cause,
+            "each rank clips by the norm of its own shards alone");
+}
+
+TEST(CollectiveLedger, AClipNormOnOneRankAloneIsMissedOnTheOther) {
+  StepObservation observed = ClippedStep();
   observed.events[1].events.pop_back();
-  const CheckResult result = Judge(run, observed);
-  ASSERT_EQ(result.violation_count, 1);
-  EXPECT_EQ(result.violations[0].actual, "rank 1 issues nothing more");
+  const CheckResult result = Judge(ClippedRun(), observed);
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].rank, 1);
+  EXPECT_TRUE(Has(result.violations[0].rule, "clip norm in optimizer is missing"));
+  EXPECT_EQ(result.violations[1].actual, "rank 1 issues nothing more");
+}
+
+TEST(CollectiveLedger, ASecondClipNormIsExtra) {
+  StepObservation observed = ClippedStep();
+  for (RankEvents& events : observed.events) events.events.push_back(events.events.back());
+  const CheckResult result = Judge(ClippedRun(), observed);
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_TRUE(Has(result.violations[0].rule, "all-reduce of the clip norm in optimizer is extra"));
+  EXPECT_EQ(result.violations[0].event, 4);
+  EXPECT_TRUE(Has(result.violations[0].likely_cause, "counted N times"));
+}
+
+TEST(CollectiveLedger, AClipNormOfAnotherGroupDtypeOrSizeIsFound) {
+  const auto judge = [](auto edit) {
+    StepObservation observed = ClippedStep();
+    for (RankEvents& events : observed.events) edit(&events.events.back());
+    return Judge(ClippedRun(), observed);
+  };
+  CheckResult result = judge([](Event* event) { event->group = Group{0, 1, 1}; });
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].likely_cause, "communicated within another group of ranks");
+  result = judge([](Event* event) { event->dtype = Dtype::kFloat32; });
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].likely_cause, "communicated in another precision");
+  result = judge([](Event* event) { event->elements = 3; });
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].ratio, 3);
+  result = judge([](Event* event) { event->phase = Phase::kBackward; });
+  ASSERT_EQ(result.violation_count, 4);  // missing in optimizer, extra in backward
 }
 
 TEST(CollectiveLedger, AClipNormInARunThatDoesNotClipIsAViolation) {
-  StepObservation observed = HandWrittenStep();
-  for (RankEvents& events : observed.events) {
-    events.events.push_back(
-        Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1));
-  }
-  const CheckResult result = Judge(HandWrittenRun(), observed);
+  const CheckResult result = Judge(HandWrittenRun(), ClippedStep());
   ASSERT_EQ(result.violation_count, 2);  // one a rank
   EXPECT_EQ(result.violations[0].event, 3);
-  EXPECT_EQ(result.violations[0].actual, "a clip-norm collective though the run does not clip");
+  EXPECT_TRUE(Has(result.violations[0].rule, "clip norm in optimizer is extra"));
+  EXPECT_TRUE(Has(result.violations[0].likely_cause, "does not have"));
+}
+
+TEST(CollectiveLedger, WholeGradientsNeedNoClipNorm) {
+  for (const Mode mode : {Mode::kReplicated, Mode::kZero1Broadcast, Mode::kZero1AllGather}) {
+    RunDescription run = VectorRun({4, 6}, Sharding(mode, 2));
+    run.clip_grad_norm = 1;
+    StepObservation observed = IssuedStep(run);
+    EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass) << Name(mode);
+    Event norm = Collective(CollectiveKind::kAllReduce, Purpose::kClipNorm, Phase::kOptimizer, 1);
+    norm.dtype = Dtype::kFloat64;
+    for (RankEvents& events : observed.events) events.events.push_back(norm);
+    const CheckResult result = Judge(run, observed);
+    ASSERT_EQ(result.violation_count, 2) << Name(mode);
+    EXPECT_TRUE(Has(result.violations[0].likely_cause, "counted N times"));
+  }
+}
+
+TEST(CollectiveLedger, TiesAndEmptyTensorsHaveTheirOwnCounts) {
+  // By hand: the second stage uses the first one's tensor; the third has nothing to send. So two
+  // units are gathered twice and reduced once each.
+  RunDescription run = VectorRun({3, 3, 0}, Sharding(Mode::kFullShard, 2));
+  run.model.stages[1].tensors = {1, 0};
+  StepObservation observed = HandWrittenStep();
+  for (RankEvents& events : observed.events) {
+    for (int i = 0; i < 3; ++i) {
+      events.events.push_back(events.events[i]);
+      events.events.back().unit = 1;
+    }
+  }
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
+  for (RankEvents& events : observed.events) {
+    events.events.push_back(events.events[1]);  // gathered again for the tie
+  }
+  const CheckResult again = Judge(run, observed);
+  ASSERT_EQ(again.verdict, Verdict::kFail);
+  EXPECT_EQ(again.violations[0].unit, "units.0");
+  for (RankEvents& events : observed.events) {
+    events.events.back().unit = 2;  // the empty one
+    events.events.back().elements = 0;
+  }
+  const CheckResult empty = Judge(run, observed);
+  ASSERT_EQ(empty.verdict, Verdict::kFail);
+  EXPECT_TRUE(Has(empty.violations[0].rule, "all-gather of units.2 in backward is extra"));
 }
 
 TEST(CollectiveLedger, WhatNoClosedFormCountsIsInferred) {

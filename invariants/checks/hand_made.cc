@@ -1,5 +1,6 @@
 #include "invariants/checks/hand_made.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -195,38 +196,82 @@ StepObservation ShowScripts(const std::vector<Script>& scripts, int64_t step) {
   return observed;
 }
 
-HandMadeTraining::HandMadeTraining(const RunDescription& run) : run_(run) {
+HandMadeTraining::HandMadeTraining(const RunDescription& run, Arithmetic arithmetic)
+    : run_(run), arithmetic_(arithmetic) {
   values_.resize(run_.model.tensors.size());
   for (size_t t = 0; t < values_.size(); ++t) {
     const int64_t elements = Elements(run_.model.tensors[t]);
     for (auto& values : values_[t].classes) values.assign(elements, 0);
+    values_[t].magnitude.assign(elements, 0);
     for (int64_t i = 0; i < elements; ++i) {
       values_[t].classes[0][i] = 0.5f + static_cast<float>(t) + 0.125f * static_cast<float>(i);
     }
   }
 }
 
-// Any arithmetic will do; every element moves in every step.
+void HandMadeTraining::AdvanceTensor(int32_t tensor) {
+  TensorValues& values = values_[tensor];
+  ++values.updates;
+  for (size_t i = 0; i < values.previous.size(); ++i) {
+    const float gradient = 1 + static_cast<float>(i) + static_cast<float>(step_);
+    values.classes[1][i] = gradient;
+    values.classes[2][i] = 0.5f * values.classes[2][i] + gradient;
+    values.classes[3][i] = 0.5f * values.classes[3][i] + gradient * gradient;
+    values.classes[0][i] -= 0.01f * gradient;
+  }
+}
+
+// Gradients of both signs, whose contributions cancel in part.
+void HandMadeTraining::UpdateTensor(int32_t tensor) {
+  TensorValues& values = values_[tensor];
+  const bool used = IsUsedInStep(run_, tensor, step_);
+  for (size_t i = 0; i < values.previous.size(); ++i) {
+    const int64_t number = (static_cast<int64_t>(i) * 7 + tensor * 3 + step_ * 5) % 11 - 5;
+    values.classes[1][i] = used ? static_cast<float>(number) / 8 : 0;
+    values.magnitude[i] = used ? 1.5f * std::abs(values.classes[1][i]) + 0.25f : 0;
+  }
+  if (!used) return;
+  ++values.updates;
+  const OptimizerDescription of = HyperParametersOf(run_.optimizer, tensor);
+  const double t = static_cast<double>(values.updates);
+  const float learning_rate = static_cast<float>(of.learning_rate);
+  for (size_t i = 0; i < values.previous.size(); ++i) {
+    float& p = values.classes[0][i];
+    float& m = values.classes[2][i];
+    float& v = values.classes[3][i];
+    const float g = values.classes[1][i];
+    if (of.kind == OptimizerKind::kSgd) {
+      const float direction = g + static_cast<float>(of.weight_decay) * p;
+      m = values.updates == 1 ? direction : static_cast<float>(of.momentum) * m + direction;
+      p -= learning_rate * (of.momentum == 0 ? direction : m);
+      continue;
+    }
+    // The moments written the other way round than the checks' formula.
+    m = m * static_cast<float>(of.beta1) + g * static_cast<float>(1 - of.beta1);
+    v = v * static_cast<float>(of.beta2) + g * g * static_cast<float>(1 - of.beta2);
+    const float root = std::sqrt(v) / static_cast<float>(std::sqrt(1 - std::pow(of.beta2, t)));
+    const float step = static_cast<float>(of.learning_rate / (1 - std::pow(of.beta1, t)));
+    p *= static_cast<float>(1 - of.learning_rate * of.weight_decay);
+    p -= step * (m / (root + static_cast<float>(of.epsilon)));
+  }
+}
+
 void HandMadeTraining::AdvanceReference() {
   reference_ = {step_, {}, {}};
   for (size_t t = 0; t < values_.size(); ++t) {
     TensorValues& values = values_[t];
     values.previous = values.classes[0];
     const bool trainable = run_.model.tensors[t].trainable;
-    for (size_t i = 0; i < values.previous.size() && trainable; ++i) {
-      const float gradient = 1 + static_cast<float>(i) + static_cast<float>(step_);
-      values.classes[1][i] = gradient;
-      values.classes[2][i] = 0.5f * values.classes[2][i] + gradient;
-      values.classes[3][i] = 0.5f * values.classes[3][i] + gradient * gradient;
-      values.classes[0][i] -= 0.01f * gradient;
-    }
+    if (trainable && arithmetic_ == Arithmetic::kAny) AdvanceTensor(static_cast<int32_t>(t));
+    if (trainable && arithmetic_ == Arithmetic::kOptimizer) UpdateTensor(static_cast<int32_t>(t));
     ReferenceTensor tensor;
     tensor.parameter = values.classes[0].data();
     tensor.previous_parameter = values.previous.data();
     tensor.gradient = trainable ? values.classes[1].data() : nullptr;
     tensor.exp_avg = trainable ? values.classes[2].data() : nullptr;
     tensor.exp_avg_sq = trainable ? values.classes[3].data() : nullptr;
-    tensor.updates = trainable ? step_ + 1 : 0;
+    if (arithmetic_ == Arithmetic::kOptimizer) tensor.gradient_magnitude = values.magnitude.data();
+    tensor.updates = values.updates;
     reference_.tensors.push_back(tensor);
   }
 }
@@ -252,7 +297,7 @@ void HandMadeTraining::ShowRank(int32_t rank) {
   }
   for (size_t t = 0; t < run_.model.tensors.size(); ++t) {
     if (run_.model.tensors[t].trainable)
-      state.steps.push_back({static_cast<int32_t>(t), step_ + 1});
+      state.steps.push_back({static_cast<int32_t>(t), values_[t].updates});
   }
   observed_.states.push_back(std::move(state));
   observed_.events.push_back(std::move(events));
@@ -267,7 +312,8 @@ void HandMadeTraining::ShowUnit(int32_t rank, StateClass state, int32_t unit, Ra
     shown->segments.push_back({state, tensor, range, buffer, offset, Store(values)});
     offset += range.count;
   };
-  for (const int32_t t : TensorsOfUnits(run_.model)[unit]) {
+  const std::vector<int32_t> tensors = TensorsOfUnits(run_.model)[unit];
+  for (const int32_t t : tensors) {
     const std::vector<float>& all = values_[t].classes[static_cast<int>(state)];
     const int64_t elements = static_cast<int64_t>(all.size());
     total += elements;

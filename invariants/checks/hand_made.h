@@ -56,11 +56,18 @@ StepObservation ShowScripts(const std::vector<Script>& scripts, int64_t step);
 // padding (poisoned) behind the shard; buffer = class * units + unit.
 class HandMadeTraining {
  public:
-  explicit HandMadeTraining(const RunDescription& run);
+  // How the reference gets from one step to the next.
+  enum class Arithmetic : uint8_t {
+    kAny,        // every element moves in every step, by some numbers
+    kOptimizer,  // the run's optimizer in float32, with its groups, usage and magnitudes
+  };
+  explicit HandMadeTraining(const RunDescription& run, Arithmetic arithmetic = Arithmetic::kAny);
   // The next step; the first call makes step 0.
   void Advance();
   StepObservation& observed() { return observed_; }
   const ReferenceStep& reference() const { return reference_; }
+  // To say what the reference clipped with, or to take something from it.
+  ReferenceStep& mutable_reference() { return reference_; }
   StateSegment& Segment(int32_t rank, StateClass state, int32_t tensor);
   // The observed element; it must lie on the rank.
   float& Value(int32_t rank, StateClass state, int32_t tensor, int64_t element);
@@ -69,14 +76,18 @@ class HandMadeTraining {
 
  private:
   struct TensorValues {
-    std::vector<float> previous, classes[4];
+    std::vector<float> previous, classes[4], magnitude;
+    int64_t updates = 0;
   };
   void AdvanceReference();
+  void AdvanceTensor(int32_t tensor);
+  void UpdateTensor(int32_t tensor);
   void ShowRank(int32_t rank);
   void ShowUnit(int32_t rank, StateClass state, int32_t unit, RankState* shown, RankEvents* events);
   float* Store(const std::vector<float>& values);
 
   const RunDescription run_;
+  const Arithmetic arithmetic_;
   int64_t step_ = -1;
   std::vector<TensorValues> values_;
   std::vector<std::unique_ptr<std::vector<float>>> storage_;

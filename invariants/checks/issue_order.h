@@ -1,9 +1,10 @@
 // issue_order: collectives, computes and updates are issued in the order of the mode and its
 // prefetch.
 //
-// Rule. On every rank, the events that are collectives of the mode, computes or updates are
-// ExpectedSequence, item by item: kind, phase, micro-batch, unit (bucket, tensor, root), stages.
-// Events of other kinds and collectives of other purposes may stand between them.
+// Rule. On every rank, the events that are collectives of the mode, a clip norm, computes or
+// updates are ExpectedSequence, item by item: kind, phase, micro-batch, unit (bucket, tensor,
+// root), stages. Events of other kinds, such as the local part of a norm, and collectives of other
+// purposes may stand between them.
 //
 // Only the order of issue counts, never wall time: an all-gather issued before the compute it
 // should hide behind is right however long it takes. Whether waits then keep the order of

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -188,14 +189,86 @@ TEST(IssueOrder, AnotherMicroBatchIsFoundWhereCountsAgree) {
             "the mode has no reduce-scatter of units.1 in backward, micro-batch 0");
 }
 
+Event AllReduce(Purpose purpose) {
+  Event event = Item(EventKind::kCollective, Phase::kOptimizer, -1);
+  event.collective = CollectiveKind::kAllReduce;
+  event.purpose = purpose;
+  return event;
+}
+
 TEST(IssueOrder, CollectivesOfOtherPurposesMayStandAnywhere) {
   StepObservation observed = HandWrittenStep();
-  Event norm = Gather(Phase::kOptimizer, -1);
-  norm.collective = CollectiveKind::kAllReduce;
-  norm.purpose = Purpose::kClipNorm;
   std::vector<Event>& events = observed.events[0].events;
-  events.insert(events.begin() + 15, norm);
+  events.insert(events.begin() + 15, AllReduce(Purpose::kUsedMap));
   EXPECT_EQ(Judge(HandWrittenRun(), observed).verdict, Verdict::kPass);
+}
+
+TEST(IssueOrder, TheClipNormComesBeforeTheFirstUpdate) {
+  RunDescription run = HandWrittenRun();
+  run.clip_grad_norm = 1;
+  StepObservation observed = HandWrittenStep();
+  std::vector<Event>& events = observed.events[0].events;
+  const Event norm = AllReduce(Purpose::kClipNorm);
+  const Event local = Item(EventKind::kLocal, Phase::kOptimizer, -1);
+  // The squares, their sum over the ranks, the coefficient, the scaling of two shards.
+  events.insert(events.begin() + 15, {local, norm, local, local, local});
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
+
+  observed = HandWrittenStep();
+  CheckResult result = Judge(run, observed);
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].likely_cause,
+            "all-reduce of the clip norm in optimizer is never issued in this step");
+
+  observed.events[0].events.insert(observed.events[0].events.begin() + 16, norm);
+  result = Judge(run, observed);  // between the two updates
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].expected,
+            "all-reduce of the clip norm in optimizer after reduce-scatter of units.0 in backward "
+            "and before update of units.0");
+
+  observed = HandWrittenStep();
+  observed.events[0].events.insert(observed.events[0].events.begin() + 15, norm);
+  result = Judge(HandWrittenRun(), observed);  // a run that does not clip
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].likely_cause,
+            "the mode has no all-reduce of the clip norm in optimizer");
+}
+
+TEST(IssueOrder, ARunGathersItsOwnUnitBeforeThoseOfItsTies) {
+  // G1 c1 G2 c2 | G2 G1 c2 S2 c1 S1 | u1 u2: the second stage uses the first one's tensor.
+  const Phase forward = Phase::kForward, backward = Phase::kBackward;
+  RunDescription run = HandWrittenRun();
+  run.model.stages[1].tensors = {1, 0};
+  StepObservation observed;
+  observed.events.resize(1);
+  observed.events[0].ranks = Group{0, 1, 2};
+  std::vector<Event>& events = observed.events[0].events;
+  events = {
+      Gather(forward, 0),
+      Item(EventKind::kCompute, forward, 0),
+      Gather(forward, 1),
+      Item(EventKind::kCompute, forward, 1),
+      Item(EventKind::kReshard, forward, 1),
+      Item(EventKind::kReshard, forward, 0),
+      Gather(backward, 1),
+      Gather(backward, 0),
+      Item(EventKind::kCompute, backward, 1),
+      Item(EventKind::kReshard, backward, 1),
+      Scatter(1),
+      Item(EventKind::kCompute, backward, 0),
+      Item(EventKind::kReshard, backward, 0),
+      Scatter(0),
+      Item(EventKind::kOptimizer, Phase::kOptimizer, 0),
+      Item(EventKind::kOptimizer, Phase::kOptimizer, 1),
+  };
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kPass);
+  std::swap(events[6], events[7]);
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kFail);
+  std::swap(events[6], events[7]);
+  // Reduced when its own last use is done, before the first unit has added its part.
+  run.model.stages[1].tensors = {1};
+  EXPECT_EQ(Judge(run, observed).verdict, Verdict::kFail);
 }
 
 TEST(IssueOrder, AStepThatStopsEarlySaysSo) {

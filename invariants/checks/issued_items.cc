@@ -69,6 +69,7 @@ std::string ItemText(const RunDescription& run, const ItemKey& key) {
   }
   const std::string set = absl::StrCat(ItemTensor(run, key), ItemUnit(run, key));
   if (key.kind != EventKind::kCompute && !set.empty()) absl::StrAppend(&text, " of ", set);
+  if (key.purpose == Purpose::kClipNorm) absl::StrAppend(&text, " of the clip norm");
   if (key.root >= 0) absl::StrAppend(&text, " from rank ", key.root);
   if (key.kind == EventKind::kCollective) absl::StrAppend(&text, " in ", Name(key.phase));
   if (run.data.num_micro_batches > 1 && key.micro_batch >= 0) {

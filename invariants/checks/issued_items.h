@@ -19,10 +19,16 @@ namespace shardproof {
 // Whether the collective is the mode's own: the first four purposes.
 inline bool IsOfMode(Purpose purpose) { return purpose <= Purpose::kGatherParameters; }
 
+// Whether the closed form's sequence says when a collective of this purpose is issued: those of
+// the mode, and the clip norm.
+inline bool IsInSequence(Purpose purpose) {
+  return IsOfMode(purpose) || purpose == Purpose::kClipNorm;
+}
+
 // Whether the event is of a kind that the closed form's sequence lists.
 inline bool IsItem(const Event& event) {
   return event.kind == EventKind::kCompute || event.kind == EventKind::kOptimizer ||
-         (event.kind == EventKind::kCollective && IsOfMode(event.purpose));
+         (event.kind == EventKind::kCollective && IsInSequence(event.purpose));
 }
 
 // Says which item of the step this is, and nothing of how it was carried out (elements,
@@ -60,6 +66,7 @@ ItemKey KeyOf(Mode mode, const Item& item) {
   }
   key.collective = item.collective;
   key.purpose = item.purpose;
+  if (item.purpose == Purpose::kClipNorm) key.set = -1;  // of no unit or bucket
   if (item.collective == CollectiveKind::kBroadcast) {
     key.set = item.tensor;
     key.root = item.root;

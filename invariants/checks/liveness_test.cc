@@ -165,5 +165,82 @@ TEST_F(LivenessTest, ARankWithoutValuesIsNotAPass) {
   EXPECT_THAT(result.reason, HasSubstr("rank 1"));
 }
 
+// Where training has no fixed order of sums, and the reference says how far gradients cancel.
+class AnyOrderLivenessTest : public LivenessTest {
+ protected:
+  void StartAnyOrder() {
+    run_ = HandMadeRun(Mode::kFullShard, 2);
+    training_.emplace(run_, HandMadeTraining::Arithmetic::kOptimizer);
+    check_ = MakeLiveness();
+    check_->Begin(run_);
+    training_->Advance();
+    training_->observed().any_order = true;
+  }
+  // Element 0 of layers.0.weight: gradient -0.625, of contributions of mean magnitude 1.1875.
+  float& Weight() { return training_->Value(0, StateClass::kParameter, 0, 0); }
+  float Before() const { return training_->reference().tensors[0].previous_parameter[0]; }
+};
+
+TEST_F(AnyOrderLivenessTest, AnElementThatStaysIsStillFound) {
+  StartAnyOrder();
+  Weight() = Before();
+  Show();
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].element, 0);
+}
+
+TEST_F(AnyOrderLivenessTest, AGradientLostInTheRoundingOfItsSumDecidesNothing) {
+  StartAnyOrder();
+  Weight() = Before();
+  training_->Reference(StateClass::kReducedGradient, 0, 0) = 1e-9f;
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+  StartAnyOrder();  // with a fixed order it does
+  Weight() = Before();
+  training_->Reference(StateClass::kReducedGradient, 0, 0) = 1e-9f;
+  training_->observed().any_order = false;
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kFail);
+}
+
+TEST_F(AnyOrderLivenessTest, AMoveOfAnUlpDecidesNothing) {
+  StartAnyOrder();
+  Weight() = Before();
+  training_->Reference(StateClass::kParameter, 0, 0) = std::nextafter(Before(), 1.0f);
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+}
+
+TEST_F(LivenessTest, ATensorThatTheStepDoesNotUseMustNotMove) {
+  run_ = HandMadeRun(Mode::kFullShard, 2);
+  run_.usage = {{.tensor = 1, .steps = StepUse::kEven}};
+  training_.emplace(run_, HandMadeTraining::Arithmetic::kOptimizer);
+  check_ = MakeLiveness();
+  check_->Begin(run_);
+  for (int step = 0; step < 3; ++step) {
+    Next();
+    Show();
+  }
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+  for (const bool any_order : {false, true}) {
+    training_.emplace(run_, HandMadeTraining::Arithmetic::kOptimizer);
+    check_ = MakeLiveness();
+    check_->Begin(run_);
+    for (int step = 0; step < 2; ++step) {
+      Next();
+      training_->observed().any_order = any_order;
+      // In step 1 decay moves the bias that no rank uses.
+      if (step == 1) training_->Value(1, StateClass::kParameter, 1, 0) *= 0.999f;
+      Show();
+    }
+    const CheckResult result = check_->Finish();
+    ASSERT_EQ(result.violation_count, 1);
+    EXPECT_EQ(result.violations[0].step, 1);
+    EXPECT_EQ(result.violations[0].tensor, "layers.0.bias");
+    EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("was not used"));
+  }
+}
+
 }  // namespace
 }  // namespace shardproof

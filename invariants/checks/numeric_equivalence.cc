@@ -11,8 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "invariants/checks/any_order.h"
+#include "invariants/checks/clip_equivalence.h"
 #include "invariants/checks/describe.h"
 #include "invariants/checks/float_bits.h"
+#include "invariants/checks/observed_updates.h"
 #include "invariants/checks/parameter_history.h"
 
 namespace shardproof {
@@ -82,6 +85,13 @@ const char* Rule(StateClass state) {
   return "";
 }
 
+// Of the classes that are compared with the reference where sums have no fixed order.
+const char* RuleInAnyOrder(StateClass state) {
+  return state == StateClass::kParameter
+             ? "every parameter is within 1e-4 of replicated training"
+             : "every reduced gradient is replicated training's, but for the rounding of its sum";
+}
+
 // What to look at when the ratio names nothing.
 const char* UsualCause(StateClass state) {
   switch (state) {
@@ -143,8 +153,14 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   void RequireClass(StateClass state, bool shown);
   const float* Expected(const StateSegment& segment) const;
   bool Judged(const RankState& state, const StateSegment& segment, StateClass wanted);
+  bool SameLoss(double actual, double expected) const;
   void CompareLosses();
   void CompareState(StateClass wanted);
+  int64_t FirstWrong(const StateSegment& segment, const Difference& difference);
+  double Tolerance(const StateSegment& segment, int64_t index) const;
+  void CompareToOwnPast();
+  void RequireShown(StateClass state);
+  void ReportDeviation(const ObservedUpdates::Deviation& deviation);
   void CompareCounters();
   void RequireCounters(const RankState& state);
   void CompareParameters();
@@ -160,10 +176,12 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   void ReportValue(int32_t rank, const StateSegment& segment, int64_t index);
   void ReportUpdate(const WrongParameter& wrong);
   std::string Cause(StateClass state, float actual, double ratio) const;
+  absl::string_view CauseOfClipping(double ratio) const;
 
   const RunDescription* run_ = nullptr;
   std::vector<int64_t> elements_;
   bool has_trainable_ = false;
+  bool has_state_ = false;  // a trainable tensor has elements
   const StepObservation* observed_ = nullptr;
   const ReferenceStep* reference_ = nullptr;
   int64_t pass_ = 0;               // counts loops over the segments; stamps what each saw
@@ -174,8 +192,10 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   std::vector<PerTensor> nan_;     // 1: the reference has a NaN
   std::vector<PerTensor> scale_;   // max |gradient|
   std::vector<PerTensor> update_scale_;
-  int64_t stamp_ = 0;  // of (pass, rank)
+  int64_t stamp_ = 0;       // of (pass, rank)
+  bool unbounded_ = false;  // a gradient whose magnitude is not known was reported
   ParameterHistory history_;
+  ObservedUpdates updates_;
   std::vector<WrongParameter> wrong_;
   NumericFigures figures_;
   Findings findings_{"numeric_equivalence"};
@@ -184,7 +204,11 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
 void NumericEquivalenceCheck::Begin(const RunDescription& run) {
   run_ = &run;
   elements_ = TensorElements(run.model);
-  for (const TensorSpec& tensor : run.model.tensors) has_trainable_ |= tensor.trainable;
+  for (const TensorSpec& tensor : run.model.tensors) {
+    has_trainable_ |= tensor.trainable;
+    has_state_ |= tensor.trainable && Elements(tensor) > 0;
+  }
+  updates_.Begin(run);
   reported_.assign(elements_.size(), -1);
   counted_.assign(elements_.size(), -1);
   nan_.assign(elements_.size(), {});
@@ -212,14 +236,21 @@ void NumericEquivalenceCheck::Step(const StepObservation& observed,
                                    const ReferenceStep* reference) {
   if (!HasEvidence(observed, reference)) {
     history_.Forget();
+    updates_.Forget();
     return;
   }
   observed_ = &observed;
   reference_ = reference;
   CompareLosses();
+  JudgeClips(*run_, observed, *reference, findings_);
   CompareState(StateClass::kReducedGradient);
-  CompareState(StateClass::kExpAvg);
-  CompareState(StateClass::kExpAvgSq);
+  if (observed.any_order) {
+    CompareToOwnPast();
+  } else {
+    updates_.Forget();
+    CompareState(StateClass::kExpAvg);
+    CompareState(StateClass::kExpAvgSq);
+  }
   CompareCounters();
   CompareParameters();
 }
@@ -229,7 +260,7 @@ void NumericEquivalenceCheck::RequireClass(StateClass state, bool shown) {
   if (shown) return;
   const bool adam = run_->optimizer.kind == OptimizerKind::kAdamW;
   bool required = true;
-  if (state != StateClass::kParameter) required = has_trainable_;
+  if (state != StateClass::kParameter) required = has_state_;
   if (state == StateClass::kExpAvg) required &= adam || run_->optimizer.momentum != 0;
   if (state == StateClass::kExpAvgSq) required &= adam;
   if (!required) return;
@@ -252,6 +283,14 @@ bool NumericEquivalenceCheck::Judged(const RankState& state, const StateSegment&
   return false;
 }
 
+bool NumericEquivalenceCheck::SameLoss(double actual, double expected) const {
+  if (observed_->any_order) {
+    return std::abs(actual - expected) <= kLossTolerance * std::abs(expected);
+  }
+  const bool same = std::bit_cast<uint64_t>(actual) == std::bit_cast<uint64_t>(expected);
+  return same && !std::isnan(actual);
+}
+
 void NumericEquivalenceCheck::CompareLosses() {
   const std::vector<double>& actual = observed_->losses;
   const std::vector<double>& expected = reference_->losses;
@@ -261,13 +300,13 @@ void NumericEquivalenceCheck::CompareLosses() {
     return;
   }
   for (size_t rank = 0; rank < actual.size(); ++rank) {
-    const bool same =
-        std::bit_cast<uint64_t>(actual[rank]) == std::bit_cast<uint64_t>(expected[rank]);
-    if (same && !std::isnan(actual[rank])) continue;
+    if (SameLoss(actual[rank], expected[rank])) continue;
     if (AlreadyDiverged(expected[rank])) continue;
     findings_.Add([&] {
       Violation violation;
-      violation.rule = "the loss of the rank has the bits of replicated training";
+      violation.rule = observed_->any_order
+                           ? "the loss of the rank is that of replicated training"
+                           : "the loss of the rank has the bits of replicated training";
       violation.rank = static_cast<int32_t>(rank);
       violation.step = observed_->step;
       violation.expected = absl::StrFormat("%.17g", expected[rank]);
@@ -302,13 +341,98 @@ void NumericEquivalenceCheck::CompareState(StateClass wanted) {
                      Relative(difference.max_abs, Scale(segment.tensor, wanted)));
       }
       // A NaN of the reference may lie outside this segment.
-      if (difference.first < 0 || !FirstOfTensor(segment.tensor)) continue;
-      ReportValue(state.ranks.first, segment, difference.first);
+      const int64_t wrong = FirstWrong(segment, difference);
+      if (wrong < 0 || !FirstOfTensor(segment.tensor)) continue;
+      ReportValue(state.ranks.first, segment, wrong);
     }
   }
   figures_.observed |= shown;
   if (shown) findings_.Observed();
   RequireClass(wanted, shown);
+}
+
+// The first element that is not the reference's: not its bits, or in any order beyond the bound.
+int64_t NumericEquivalenceCheck::FirstWrong(const StateSegment& segment,
+                                            const Difference& difference) {
+  if (!observed_->any_order || difference.first < 0) return difference.first;
+  const bool gradient = segment.state == StateClass::kReducedGradient;
+  if (gradient && reference_->tensors[segment.tensor].gradient_magnitude == nullptr) {
+    if (!std::exchange(unbounded_, true)) {
+      findings_.NotObserved(
+          absl::StrCat("sums in any order need the magnitude of the gradients of ",
+                       TensorName(run_->model, segment.tensor)));
+    }
+    return -1;
+  }
+  const float* const expected = Expected(segment);
+  for (int64_t i = difference.first; i < segment.range.count; ++i) {
+    const double apart = static_cast<double>(segment.values[i]) - static_cast<double>(expected[i]);
+    if (!(std::abs(apart) <= Tolerance(segment, i))) return i;
+  }
+  return -1;
+}
+
+// Of a gradient or a parameter in any order.
+double NumericEquivalenceCheck::Tolerance(const StateSegment& segment, int64_t index) const {
+  if (segment.state == StateClass::kParameter) return kParameterTolerance;
+  const ReferenceTensor& tensor = reference_->tensors[segment.tensor];
+  return GradientTolerance(*run_, tensor.gradient_magnitude[segment.range.first + index]);
+}
+
+// In any order moments have no bits to be compared with: they must follow from the gradients and
+// the moments that the trainer itself had, and so must the update.
+void NumericEquivalenceCheck::CompareToOwnPast() {
+  for (const ObservedUpdates::Deviation& deviation : updates_.Step(*observed_, *reference_)) {
+    ReportDeviation(deviation);
+  }
+  if (!updates_.missing().empty()) {
+    findings_.NotObserved(
+        absl::StrCat("whether updates follow from what was shown: ", updates_.missing()));
+  }
+  RequireShown(StateClass::kExpAvg);
+  RequireShown(StateClass::kExpAvgSq);
+}
+
+void NumericEquivalenceCheck::RequireShown(StateClass wanted) {
+  bool shown = false;
+  for (const RankState& state : observed_->states) {
+    for (const StateSegment& segment : state.segments) {
+      shown |= Judged(state, segment, wanted);
+    }
+  }
+  figures_.observed |= shown;
+  if (shown) findings_.Observed();
+  RequireClass(wanted, shown);
+}
+
+void NumericEquivalenceCheck::ReportDeviation(const ObservedUpdates::Deviation& deviation) {
+  findings_.Add([&] {
+    const bool unused = deviation.tolerance == 0;
+    const bool update = deviation.state == StateClass::kParameter;
+    Violation violation;
+    violation.rule =
+        unused   ? "a tensor that no rank uses in the step keeps its parameters and moments"
+        : update ? "every update is the optimizer's, of the gradient and moments that were shown"
+                 : "every moment is the optimizer's, of the gradient and moment that were shown";
+    violation.rank = deviation.rank;
+    violation.step = observed_->step;
+    violation.tensor = TensorName(run_->model, deviation.tensor);
+    violation.element = deviation.element;
+    const double apart = static_cast<double>(deviation.actual) - deviation.expected;
+    violation.expected = absl::StrFormat("%s %.9g", Name(deviation.state), deviation.expected);
+    violation.actual = absl::StrFormat("%.9g, difference %.3g", deviation.actual, apart);
+    // Of what changed: a parameter hardly moves, and its ratio would always be 1.
+    const double moved = deviation.expected - deviation.before;
+    if (moved != 0 && std::isfinite(deviation.actual)) {
+      violation.ratio = (static_cast<double>(deviation.actual) - deviation.before) / moved;
+    }
+    if (!unused) violation.tolerance_share = Magnitude(apart) / deviation.tolerance;
+    violation.likely_cause =
+        unused ? "decay, or an update with a gradient of zeros, of a tensor that was not used"
+               : "the optimizer's arithmetic: learning rate, betas or decay of another group, the "
+                 "step counter, or another gradient than the one shown";
+    return violation;
+  });
 }
 
 void NumericEquivalenceCheck::CompareCounters() {
@@ -384,9 +508,11 @@ void NumericEquivalenceCheck::CompareParameter(int32_t rank, const StateSegment&
     figures_.max_abs_parameter_error =
         std::max(figures_.max_abs_parameter_error, difference.max_abs);
     if (before != nullptr && reference_before != nullptr) MeasureUpdate(segment, before);
-    if (difference.first >= 0 && FirstOfTensor(segment.tensor)) {
-      const bool wrong_update = before != nullptr && before == reference_before;
-      wrong_.push_back({rank, &segment, difference, wrong_update});
+    const int64_t first = FirstWrong(segment, difference);
+    if (first >= 0 && FirstOfTensor(segment.tensor)) {
+      const bool wrong_update =
+          before != nullptr && before == reference_before && !observed_->any_order;
+      wrong_.push_back({rank, &segment, {first, difference.max_abs}, wrong_update});
     }
   }
   history_.Remember(rank, segment, SameBits(segment.values, expected, segment.range.count));
@@ -464,7 +590,7 @@ void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segm
     const float actual = segment.values[index];
     const double apart = static_cast<double>(actual) - static_cast<double>(expected);
     Violation violation;
-    violation.rule = Rule(segment.state);
+    violation.rule = observed_->any_order ? RuleInAnyOrder(segment.state) : Rule(segment.state);
     violation.rank = rank;
     violation.step = observed_->step;
     violation.tensor = TensorName(run_->model, segment.tensor);
@@ -475,8 +601,8 @@ void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segm
         ulp < 0 ? absl::StrCat(FloatText(actual), ", and NaN equals nothing")
                 : absl::StrFormat("%s, %sdifference %.3g", FloatText(actual), UlpText(ulp), apart);
     if (expected != 0 && ulp >= 0) violation.ratio = static_cast<double>(actual) / expected;
-    if (segment.state == StateClass::kParameter) {
-      violation.tolerance_share = Magnitude(apart) / kParameterTolerance;
+    if (segment.state == StateClass::kParameter || observed_->any_order) {
+      violation.tolerance_share = Magnitude(apart) / Tolerance(segment, index);
     }
     violation.likely_cause = std::isfinite(expected) ? Cause(segment.state, actual, violation.ratio)
                                                      : std::string(kDiverged);
@@ -513,12 +639,26 @@ void NumericEquivalenceCheck::ReportUpdate(const WrongParameter& wrong) {
   });
 }
 
+// What a gradient's ratio says of the coefficient that it should be multiplied by once.
+absl::string_view NumericEquivalenceCheck::CauseOfClipping(double ratio) const {
+  const double coefficient = reference_->used_coefficient;
+  if (run_->clip_grad_norm == 0 || coefficient == 1 || coefficient == 0) return "";
+  const auto near = [&](double value) { return std::abs(ratio - value) <= 1e-3 * value; };
+  if (near(1 / coefficient)) return "the gradients were not multiplied by the clip coefficient";
+  if (near(coefficient)) return "the gradients were multiplied by the clip coefficient twice";
+  return "";
+}
+
 std::string NumericEquivalenceCheck::Cause(StateClass state, float actual, double ratio) const {
   if (const std::optional<Poison> poison = ReadPoison(actual)) {
     return absl::StrCat("the value is the poison of ", Name(poison->kind), " of buffer ",
                         poison->buffer, ": it was read as if it held an element; see padding");
   }
   if (std::isnan(actual)) return "arithmetic made a NaN: an overflow, 0/0, or memory read as data";
+  if (state == StateClass::kReducedGradient) {
+    const absl::string_view clipping = CauseOfClipping(ratio);
+    if (!clipping.empty()) return std::string(clipping);
+  }
   // A second moment takes in the square of the gradient.
   const bool squared = state == StateClass::kExpAvgSq && ratio > 0;
   const std::string name = ratio == 0 ? "" : NameRatio(squared ? std::sqrt(ratio) : ratio, *run_);

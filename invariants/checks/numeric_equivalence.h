@@ -6,6 +6,19 @@
 // The loss of each rank has the bits of the reference's. NaN equals nothing, not even itself:
 // two runs that both diverged prove nothing.
 //
+// Clipping. Every rank's norm and coefficient are within 1e-6 of the reference's, relative, and
+// have the same bits on all ranks. Gradients at the boundary are the clipped ones; the reference
+// clips with the trainer's coefficient where that is right, so that bits stay comparable. Where a
+// run clips and no rank shows with what, a pass says so in its reason.
+//
+// Any order. A trainer that declares that its sums have no fixed order (any_order) is held to
+// bounds in place of bits: reduced gradients to the rounding of a sum of their contributions
+// (any_order.h), moments and updates to the optimizer's formula applied to the gradients, moments
+// and parameters that the trainer itself showed, but for a few ulp (optimizer_rule.h), parameters
+// to 1e-4 of the reference, losses to 1e-5 relative. A gradient whose contributions' magnitude the
+// reference does not have, or an update whose past was not shown, makes the verdict
+// not_observed.
+//
 // Evidence. Segments with values, and the reference. A step without them, a rank that is not
 // shown, a class of state that no rank shows, or under AdamW a tensor of whose exp_avg a rank
 // shows a part and of whose updates it shows no count, makes the verdict not_observed, never

@@ -2,8 +2,10 @@
 // the earliest cause first; otherwise a scale error that Adam divides away would pass.
 #include "invariants/checks/numeric_equivalence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "invariants/checks/float_bits.h"
 #include "invariants/checks/hand_made.h"
+#include "invariants/checks/optimizer_rule.h"
 
 namespace shardproof {
 namespace {
@@ -276,6 +279,400 @@ TEST_F(NumericEquivalenceTest, LossesHaveTheBitsOfTheReference) {
   result = judge({nan, nan}, {nan, nan});
   ASSERT_EQ(result.violation_count, 1);
   EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("replicated training diverged too"));
+}
+
+// --- Clipping.
+
+class ClipTest : public NumericEquivalenceTest {
+ protected:
+  // A step of three ranks whose gradients have the norm 10 and are clipped to 5.
+  void StartClipped(int32_t ranks = 3) {
+    Start(Mode::kFullShard, ranks);
+    run_.clip_grad_norm = 5;
+    check_ = MakeNumericEquivalence();
+    check_->Begin(run_);
+    Next();
+    ReferenceStep& reference = training_->mutable_reference();
+    reference.gradient_norm = 10;
+    reference.clip_coefficient = reference.used_coefficient = 0.5f;
+    training_->observed().clips.assign(ranks, {10, 0.5f});
+  }
+  CheckResult Judge() {
+    Show();
+    return check_->Finish();
+  }
+  ClipObservation& Clip(int32_t rank) { return training_->observed().clips[rank]; }
+};
+
+TEST_F(ClipTest, TheNormOfReplicatedTrainingPasses) {
+  StartClipped();
+  CheckResult result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kPass);
+  EXPECT_EQ(result.reason, "");
+  StartClipped();  // a norm summed in another order, the same on all ranks
+  training_->observed().clips.assign(3, {10 * (1 + 5e-7), 0.5f * (1 - 4e-7f)});
+  EXPECT_EQ(Judge().verdict, Verdict::kPass);
+}
+
+TEST_F(ClipTest, WithoutNormsAPassSaysSo) {
+  StartClipped();
+  training_->observed().clips.clear();
+  CheckResult result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kPass);
+  EXPECT_EQ(result.reason, "clipping was not observed: no norm or coefficient was shown");
+  StartClipped();
+  training_->observed().clips.pop_back();
+  result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_EQ(result.reason, "the clip coefficients of some ranks were not shown");
+}
+
+TEST_F(ClipTest, AWrongNormIsNamedByItsRatio) {
+  const auto cause = [&](double ratio) {
+    StartClipped();
+    training_->observed().clips.assign(
+        3, {10 * ratio, static_cast<float>(std::min(1.0, 0.5 / ratio))});
+    const CheckResult result = Judge();
+    // Norm and coefficient on each of three ranks.
+    EXPECT_EQ(result.violation_count, 6) << ratio;
+    EXPECT_EQ(result.violations[0].rule, "every rank clips by the norm of replicated training");
+    EXPECT_EQ(result.violations[0].expected, "10");
+    EXPECT_NEAR(result.violations[0].ratio, ratio, 1e-9);
+    EXPECT_THAT(result.violations[1].likely_cause, HasSubstr("it follows from the norm"));
+    return result.violations[0].likely_cause;
+  };
+  EXPECT_THAT(cause(std::sqrt(3.0)), HasSubstr("every square was counted N times"));
+  EXPECT_THAT(cause(1 / std::sqrt(3.0)), HasSubstr("the rank's own shards alone"));
+  EXPECT_THAT(cause(3), HasSubstr("norms were added in place of their squares"));
+  EXPECT_THAT(cause(1.0 / 3), HasSubstr("averaged"));
+  EXPECT_THAT(cause(1.05), HasSubstr("counted twice or is no gradient: a tied tensor's copy"));
+  EXPECT_THAT(cause(0.9), HasSubstr("a part was left out"));
+}
+
+TEST_F(ClipTest, OneRanksLocalNormIsFoundOnThatRank) {
+  StartClipped();
+  Clip(1) = {6, 5.0f / 6};
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[0].rank, 1);
+  EXPECT_EQ(result.violations[0].actual, "6");
+  EXPECT_NEAR(result.violations[0].tolerance_share, 4 / 1e-5, 1);
+}
+
+TEST_F(ClipTest, ACoefficientThatDoesNotFollowFromTheNormIsFound) {
+  StartClipped();
+  for (ClipObservation& clip : training_->observed().clips) clip.coefficient = 1;
+  CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 3);
+  EXPECT_EQ(result.violations[0].rule,
+            "every rank's clip coefficient is that of replicated training");
+  EXPECT_EQ(result.violations[0].ratio, 2);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("gradients are not clipped"));
+  StartClipped();
+  Clip(2).coefficient = 0.25f;
+  result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].rank, 2);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("the norm is right"));
+  StartClipped();
+  training_->mutable_reference().clip_coefficient = 1;
+  result = Judge();
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("below clip_grad_norm"));
+}
+
+TEST_F(ClipTest, ANormThatIsNoNumberIsFound) {
+  StartClipped();
+  Clip(0).norm = std::numeric_limits<double>::quiet_NaN();
+  Clip(0).coefficient = std::numeric_limits<float>::quiet_NaN();
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("padding"));
+}
+
+TEST_F(ClipTest, RanksThatDifferByABitDriftApart) {
+  StartClipped();
+  Clip(2).norm = std::nextafter(10.0, 11.0);
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].rule, "every rank clips with the same bits");
+  EXPECT_EQ(result.violations[0].rank, 2);
+  EXPECT_THAT(result.violations[0].expected, HasSubstr("as on rank 0"));
+}
+
+TEST_F(ClipTest, ARunThatDoesNotClipMultipliesByOne) {
+  Start(Mode::kReplicated, 2);
+  Next();
+  training_->observed().clips.assign(2, {3, 1});
+  Show();
+  EXPECT_EQ(check_->Finish().verdict, Verdict::kPass);
+  Start(Mode::kReplicated, 2);
+  Next();
+  training_->observed().clips.assign(2, {3, 0.5f});
+  Show();
+  const CheckResult result = check_->Finish();
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("does not have"));
+}
+
+TEST_F(ClipTest, GradientsThatWereNotMultipliedAreNamed) {
+  StartClipped();
+  training_->Value(0, StateClass::kReducedGradient, 0, 1) *= 2;
+  CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].likely_cause,
+            "the gradients were not multiplied by the clip coefficient");
+  StartClipped();
+  training_->Value(0, StateClass::kReducedGradient, 0, 1) *= 0.5f;
+  result = Judge();
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("twice"));
+}
+
+// --- Sums in any order.
+
+class AnyOrderTest : public NumericEquivalenceTest {
+ protected:
+  void StartAnyOrder(const RunDescription& run) {
+    run_ = run;
+    training_.emplace(run_, HandMadeTraining::Arithmetic::kOptimizer);
+    check_ = MakeNumericEquivalence();
+    check_->Begin(run_);
+  }
+  void StartAnyOrder() { StartAnyOrder(HandMadeRun(Mode::kFullShard, 2)); }
+  void Next() {
+    training_->Advance();
+    training_->observed().any_order = true;
+  }
+  // What the optimizer makes of another gradient of element 0 of layers.0.weight, on rank 0, in
+  // step 0: 0.5 is its parameter before.
+  void FollowGradient(float gradient) {
+    const UpdatedElement updated = OptimizerRule(run_.optimizer, 1).Apply(gradient, {0.5, 0, 0});
+    training_->Value(0, StateClass::kReducedGradient, 0, 0) = gradient;
+    Set(StateClass::kExpAvg, updated.value.exp_avg);
+    Set(StateClass::kExpAvgSq, updated.value.exp_avg_sq);
+    Set(StateClass::kParameter, updated.value.parameter);
+  }
+  void Set(StateClass state, double value) {
+    training_->Value(0, state, 0, 0) = static_cast<float>(value);
+  }
+  CheckResult Judge() {
+    Show();
+    return check_->Finish();
+  }
+};
+
+// What is left of two contributions of -0.625 and their mean magnitude 1.1875.
+constexpr float kGradient = -0.625f;
+// 2 (N K + 1) u of the magnitude, with N = 2 and K = 1.
+constexpr double kBound = 6 * 0x1p-24 * 1.1875;
+
+TEST_F(AnyOrderTest, TheOptimizersOwnArithmeticPassesInEveryWayOfHavingIt) {
+  for (const Mode mode : {Mode::kFullShard, Mode::kReplicated}) {
+    for (int variant = 0; variant < 3; ++variant) {
+      RunDescription run = HandMadeRun(mode, 3);
+      if (variant > 0) run.optimizer.kind = OptimizerKind::kSgd;
+      if (variant == 2) run.optimizer.momentum = 0;
+      run.usage = {{.tensor = 1, .steps = StepUse::kOdd}, {.tensor = 3, .rank = 0}};
+      OptimizerGroup group;
+      group.tensors = {0, 3};
+      group.learning_rate = 0.1;
+      group.beta1 = 0.5;
+      group.weight_decay = 0;
+      run.optimizer.groups = {group};
+      StartAnyOrder(run);
+      for (int step = 0; step < 4; ++step) {
+        Next();
+        Show();
+      }
+      const CheckResult result = check_->Finish();
+      EXPECT_EQ(result.verdict, Verdict::kPass)
+          << variant << ": "
+          << (result.violations.empty() ? result.reason : Describe(result, result.violations[0]));
+    }
+  }
+}
+
+TEST_F(AnyOrderTest, AGradientWithinTheRoundingOfItsSumPassesAndNotBeyond) {
+  StartAnyOrder();
+  Next();
+  FollowGradient(static_cast<float>(kGradient + 0.9 * kBound));
+  EXPECT_EQ(Judge().verdict, Verdict::kPass);
+  EXPECT_GT(check_->figures().max_rel_gradient_error, 0);
+  StartAnyOrder();
+  Next();
+  FollowGradient(static_cast<float>(kGradient + 1.2 * kBound));
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("but for the rounding of its sum"));
+  EXPECT_EQ(result.violations[0].element, 0);
+  EXPECT_NEAR(result.violations[0].tolerance_share, 1.2, 0.1);
+}
+
+TEST_F(AnyOrderTest, ASumInPlaceOfAMeanIsStillNamed) {
+  StartAnyOrder();
+  Next();
+  FollowGradient(2 * kGradient);  // Adam divides it away: moments and update follow
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].ratio, 2);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("the ratio is N"));
+}
+
+TEST_F(AnyOrderTest, WithoutMagnitudesAGradientCannotBeJudged) {
+  StartAnyOrder();
+  Next();
+  for (ReferenceTensor& tensor : training_->mutable_reference().tensors) {
+    tensor.gradient_magnitude = nullptr;
+  }
+  FollowGradient(std::nextafter(kGradient, 0.0f));
+  const CheckResult result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_THAT(result.reason, HasSubstr("magnitude of the gradients of layers.0.weight"));
+}
+
+TEST_F(AnyOrderTest, AMomentThatDoesNotFollowFromTheGradientIsFound) {
+  for (const StateClass state : {StateClass::kExpAvg, StateClass::kExpAvgSq}) {
+    StartAnyOrder();
+    Next();
+    training_->Value(1, state, 2, 4) *= 1.00001f;
+    const CheckResult result = Judge();
+    ASSERT_GE(result.violation_count, 1);
+    const Violation& violation = result.violations[0];
+    EXPECT_THAT(violation.rule, HasSubstr("every moment is the optimizer's"));
+    EXPECT_EQ(violation.rank, 1);
+    EXPECT_EQ(violation.tensor, "layers.1.weight");
+    EXPECT_EQ(violation.element, 4);
+    EXPECT_NEAR(violation.ratio, 1.00001, 1e-6);
+    EXPECT_GT(violation.tolerance_share, 1);
+  }
+}
+
+TEST_F(AnyOrderTest, AnUpdateFarBelowTheParameterBoundIsFound) {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.optimizer.learning_rate = 1e-5;
+  run.optimizer.weight_decay = 0;
+  StartAnyOrder(run);
+  Next();
+  // Twice the step: 2e-5 where 1e-5 was due.
+  float& value = training_->Value(0, StateClass::kParameter, 0, 0);
+  value += value - training_->reference().tensors[0].previous_parameter[0];
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("every update is the optimizer's"));
+  EXPECT_NEAR(result.violations[0].ratio, 2, 0.01);
+}
+
+TEST_F(AnyOrderTest, HyperParametersOfAGroupAreJudgedByIt) {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.optimizer.learning_rate = 1e-6;
+  StartAnyOrder(run);
+  OptimizerGroup group;
+  group.tensors = {2};
+  group.learning_rate = 5e-6;
+  run_.optimizer.groups = {group};  // the check's run has the group, the trainer's has not
+  check_ = MakeNumericEquivalence();
+  check_->Begin(run_);
+  Next();
+  const CheckResult result = Judge();
+  ASSERT_GE(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].tensor, "layers.1.weight");
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("another group"));
+}
+
+TEST_F(AnyOrderTest, AnUpdateIsJudgedFromTheTrainersOwnPast) {
+  StartAnyOrder();
+  Next();
+  // Within 1e-4 of the reference, but no update leads there.
+  const float wrong = training_->Value(0, StateClass::kParameter, 0, 0) + 5e-5f;
+  Set(StateClass::kParameter, wrong);
+  Show();
+  Next();
+  // From there the right way: the reference's step from another place.
+  const ReferenceTensor& tensor = training_->reference().tensors[0];
+  const double decay = 1 - run_.optimizer.learning_rate * run_.optimizer.weight_decay;
+  const double step = static_cast<double>(tensor.parameter[0]) -
+                      decay * static_cast<double>(tensor.previous_parameter[0]);
+  Set(StateClass::kParameter, decay * static_cast<double>(wrong) + step);
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].step, 0);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("every update"));
+}
+
+TEST_F(AnyOrderTest, AParameterBeyondTheBoundIsFound) {
+  StartAnyOrder();
+  Next();
+  training_->Value(1, StateClass::kParameter, 3, 1) += 2e-4f;
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 2);
+  EXPECT_EQ(result.violations[1].rule, "every parameter is within 1e-4 of replicated training");
+  EXPECT_NEAR(result.violations[1].tolerance_share, 2, 0.01);
+}
+
+TEST_F(AnyOrderTest, ATensorThatTheStepDoesNotUseKeepsItsBits) {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.usage = {{.tensor = 1, .steps = StepUse::kEven}};
+  StartAnyOrder(run);
+  Next();
+  Show();
+  Next();
+  float& value = training_->Value(1, StateClass::kParameter, 1, 2);
+  value = std::nextafter(value, 0.0f);
+  float& moment = training_->Value(1, StateClass::kExpAvg, 1, 1);
+  moment = std::nextafter(moment, 0.0f);
+  const CheckResult result = Judge();
+  ASSERT_EQ(result.violation_count, 2);
+  for (const Violation& violation : result.violations) {
+    EXPECT_EQ(violation.step, 1);
+    EXPECT_EQ(violation.tensor, "layers.0.bias");
+    EXPECT_THAT(violation.rule, HasSubstr("no rank uses in the step keeps"));
+  }
+  EXPECT_EQ(result.violations[0].element, 1);
+  EXPECT_EQ(result.violations[1].element, 2);
+}
+
+TEST_F(AnyOrderTest, AStepWhosePastWasNotShownIsNotJudged) {
+  StartAnyOrder();
+  Next();
+  check_->Step(training_->observed(), nullptr);
+  Next();
+  const CheckResult result = Judge();
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  StartAnyOrder();  // a class of the past is missing on one rank
+  Next();
+  std::erase_if(training_->observed().states[1].segments,
+                [](const StateSegment& s) { return s.state == StateClass::kExpAvgSq; });
+  const CheckResult missing = Judge();
+  EXPECT_EQ(missing.verdict, Verdict::kNotObserved);
+  EXPECT_THAT(missing.reason, HasSubstr("rank 1 showed no exp_avg_sq"));
+}
+
+TEST_F(AnyOrderTest, ANanIsBeyondEveryBound) {
+  StartAnyOrder();
+  Next();
+  training_->Value(0, StateClass::kReducedGradient, 0, 0) = std::numeric_limits<float>::quiet_NaN();
+  CheckResult result = Judge();
+  ASSERT_GE(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("reduced gradient"));
+  StartAnyOrder();
+  Next();
+  training_->Value(0, StateClass::kExpAvg, 0, 0) = std::numeric_limits<float>::quiet_NaN();
+  result = Judge();
+  ASSERT_GE(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("every moment"));
+}
+
+TEST_F(AnyOrderTest, LossesAreWithinABound) {
+  const auto judge = [&](double loss) {
+    StartAnyOrder();
+    Next();
+    training_->observed().losses = {0.5, loss};
+    training_->mutable_reference().losses = {0.5, 0.25};
+    return Judge();
+  };
+  EXPECT_EQ(judge(0.25 * (1 + 9e-6)).verdict, Verdict::kPass);
+  const CheckResult result = judge(0.25 * (1 + 2e-5));
+  ASSERT_EQ(result.violation_count, 1);
+  EXPECT_EQ(result.violations[0].rule, "the loss of the rank is that of replicated training");
 }
 
 }  // namespace

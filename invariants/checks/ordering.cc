@@ -102,7 +102,9 @@ bool Ordering::UsesBuffers(const Event& event) const {
   const int64_t end =
       std::min(static_cast<int64_t>(stages.size()), int64_t{event.stage} + event.stage_count);
   for (int64_t stage = std::max(0, event.stage); stage < end; ++stage) {
-    if (!stages[stage].tensors.empty()) return true;
+    for (const int32_t tensor : stages[stage].tensors) {
+      if (Elements(run_->model.tensors[tensor]) > 0) return true;
+    }
   }
   return false;
 }

@@ -20,8 +20,8 @@
 //
 // Evidence. Events with accesses of every rank in every step; without them not_observed, and
 // so it is when one event of computation, communication or local arithmetic reads and writes
-// nothing. Exempt are barriers, collectives of no elements, computation of stages without
-// parameters, and updates: a rank may own nothing.
+// nothing. Exempt are barriers, collectives of no elements, computation of stages whose parameters
+// have no elements, and updates: a rank may own nothing.
 //
 // It does not know whether a wait is needed for a buffer that was not listed, nor times:
 // order that holds by chance is no order here.

@@ -255,5 +255,98 @@ TEST(Ordering, AnEventThatUsesNothingLeavesItsOrderUnobserved) {
   EXPECT_EQ(Judge(scripts).verdict, Verdict::kPass);
 }
 
+// FullShardScript of one step that clips: events 16 to 19 are the squares of the rank's shards,
+// their sum over the ranks, the coefficient, and the scaling of both shards; 20 is the update.
+Script ClippedScript(int32_t rank, int32_t ranks) {
+  Script script = FullShardScript(rank, ranks, 0);
+  const int32_t norm = static_cast<int32_t>(script.buffers.size());
+  const int32_t coefficient = norm + 1;
+  script.buffers.push_back(
+      {BufferRole::kWorkspace, Dtype::kFloat64, MemoryTier::kDevice, 1, -1, -1});
+  script.buffers.push_back(
+      {BufferRole::kWorkspace, Dtype::kFloat32, MemoryTier::kDevice, 1, -1, -1});
+  const auto use = [](AccessKind kind, int32_t buffer) {
+    return Access{buffer, kind, {0, buffer < 9 ? 8 : 1}, -1};
+  };
+  const AccessKind read = AccessKind::kRead, write = AccessKind::kWrite;
+  ScriptedEvent squares, sum, divide, scale;
+  sum.event.kind = EventKind::kCollective;
+  sum.event.stream = StreamId::kCommunication;
+  sum.event.collective = CollectiveKind::kAllReduce;
+  sum.event.purpose = Purpose::kClipNorm;
+  sum.event.dtype = Dtype::kFloat64;
+  sum.event.group = {0, 1, ranks};
+  sum.event.elements = 1;
+  squares.accesses = {use(AccessKind::kAllocate, norm), use(read, 6), use(read, 7),
+                      use(write, norm)};
+  squares.waits = {15};
+  sum.accesses = {use(read, norm), use(write, norm)};
+  sum.waits = {16};
+  divide.accesses = {use(AccessKind::kAllocate, coefficient), use(read, norm),
+                     use(write, coefficient)};
+  divide.waits = {17};
+  scale.accesses = {use(read, coefficient),
+                    use(read, 6),
+                    use(write, 6),
+                    use(read, 7),
+                    use(write, 7),
+                    use(AccessKind::kFree, norm),
+                    use(AccessKind::kFree, coefficient)};
+  for (ScriptedEvent* event : {&squares, &sum, &divide, &scale}) {
+    event->event.phase = Phase::kOptimizer;
+  }
+  script.events.insert(script.events.end() - 1, {squares, sum, divide, scale});
+  return script;
+}
+
+TEST(Ordering, ClippingThatWaitsForItsNormPasses) {
+  const CheckResult result = Judge({ClippedScript(0, 2), ClippedScript(1, 2)});
+  EXPECT_EQ(result.verdict, Verdict::kPass)
+      << (result.violations.empty() ? result.reason : result.violations[0].likely_cause);
+}
+
+TEST(Ordering, ACoefficientThatDoesNotWaitForTheNormsSumIsNamed) {
+  std::vector<Script> scripts = {ClippedScript(0, 2), ClippedScript(1, 2)};
+  scripts[1].events[18].waits.clear();
+  const CheckResult result = Judge(scripts);
+  ASSERT_EQ(result.verdict, Verdict::kFail);
+  EXPECT_EQ(result.violations[0].rank, 1);
+  EXPECT_EQ(result.violations[0].event, 18);
+  EXPECT_THAT(result.violations[0].likely_cause, HasSubstr("needs a wait on event 17"));
+}
+
+TEST(Ordering, LocalArithmeticOfClippingMustSayWhatItUses) {
+  std::vector<Script> scripts = {ClippedScript(0, 2), ClippedScript(1, 2)};
+  scripts[0].events[18].accesses.clear();
+  const CheckResult result = Judge(scripts);
+  EXPECT_EQ(result.verdict, Verdict::kNotObserved);
+  EXPECT_THAT(result.reason, HasSubstr("event 18"));
+}
+
+TEST(Ordering, ComputationOfTensorsWithoutElementsUsesNothing) {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.model.kind = ModelKind::kProbe;
+  run.model.tensors.push_back({"empty", {0}, 1, true, {}});
+  run.model.stages.push_back({"layers.2", {4}});
+  run.model.units.push_back({"layers.2", {2}, true});
+  std::vector<Script> scripts = FullShard();
+  for (Script& script : scripts) {
+    ScriptedEvent compute;
+    compute.event.kind = EventKind::kCompute;
+    compute.event.stage = compute.event.unit = 2;
+    compute.event.stage_count = 1;
+    script.events.push_back(compute);
+  }
+  const auto judge = [&] {
+    const std::unique_ptr<Check> check = MakeOrdering();
+    check->Begin(run);
+    check->Step(ShowScripts(scripts, 0), nullptr);
+    return check->Finish().verdict;
+  };
+  EXPECT_EQ(judge(), Verdict::kPass);
+  run.model.tensors[4].shape = {1};
+  EXPECT_EQ(judge(), Verdict::kNotObserved);
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -504,21 +504,47 @@ void PaddingCheck::JudgeValues(const RankState& state) {
   }
 }
 
+// What padding of the segment may hold.
+bool IsInert(const StateSegment& segment, float value) {
+  if (segment.state == StateClass::kReducedGradient) return std::isnan(value);
+  const std::optional<Poison> poison = ReadPoison(value);
+  if (!poison.has_value() || poison->kind != PoisonKind::kPadding) return false;
+  return segment.buffer < 0 || poison->buffer == (segment.buffer & 0xffff);
+}
+
+// Where a value that is not inert seems to come from.
+std::string CauseOfPadding(float value) {
+  if (!std::isnan(value)) {
+    return "a write with a padded length, a shifted offset, or padding that is set to zero and "
+           "takes part in sums";
+  }
+  const std::optional<Poison> poison = ReadPoison(value);
+  if (!poison.has_value()) {
+    return "arithmetic ran over the padding: an update or sum with a padded length";
+  }
+  if (poison->kind == PoisonKind::kPadding) {
+    return "padding of another buffer was copied here: a shifted offset or a padded length";
+  }
+  return absl::StrCat(Name(poison->kind),
+                      " was copied here, or this buffer's padding was not filled when the run "
+                      "began");
+}
+
 void PaddingCheck::JudgePaddingValues(const RankState& state, const StateSegment& segment) {
   const float* end = segment.values + segment.range.count;
-  const float* number =
-      std::find_if(segment.values, end, [](float value) { return !std::isnan(value); });
-  if (number == end) return;
+  const float* wrong =
+      std::find_if(segment.values, end, [&](float value) { return !IsInert(segment, value); });
+  if (wrong == end) return;
   findings_.Add([&] {
     Violation violation = Base("padding stays the NaN that it was filled with", state.ranks.first);
     const std::string place = NameBuffer(state, segment.buffer, &violation);
-    violation.expected = "NaN";
-    violation.actual = absl::StrCat(FloatText(*number), " at offset ",
-                                    segment.buffer_offset + (number - segment.values), " of ",
-                                    place, " (", Name(segment.state), ")");
-    violation.likely_cause =
-        "a write with a padded length, a shifted offset, or padding that is set to zero and "
-        "takes part in sums";
+    const bool any = segment.state == StateClass::kReducedGradient || segment.buffer < 0;
+    violation.expected =
+        any ? "NaN" : FloatText(PoisonValue({PoisonKind::kPadding, segment.buffer}));
+    violation.actual = absl::StrCat(FloatText(*wrong), " at offset ",
+                                    segment.buffer_offset + (wrong - segment.values), " of ", place,
+                                    " (", Name(segment.state), ")");
+    violation.likely_cause = CauseOfPadding(*wrong);
     return violation;
   });
 }

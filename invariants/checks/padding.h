@@ -7,9 +7,13 @@
 //             Each run of elements lies on the rank that closed_forms names as its owner.
 //   Offsets   The segments of one buffer, padding among them, do not overlap and tile it from 0
 //             to its end without a hole.
-//   Inert     Padding still is the NaN that it was filled with: a number there was written or
-//             summed by somebody. No element is a NaN with a poison payload (float_bits.h):
-//             such an element was never written, or comes from padding or freed memory.
+//   Inert     Padding of parameters and moments, which live from the start of the run to its
+//             end, still has the bits that it was filled with: the poison of padding, with the
+//             buffer's own number. Anything else was written or computed by somebody, be it
+//             another NaN. Padding of reduced gradients is summed over the ranks like the elements
+//             beside it, and arithmetic may keep no payload: there any NaN will do, and no number.
+//             No element is a NaN with a poison payload (float_bits.h): such an element was never
+//             written, or comes from padding or freed memory.
 //
 // Evidence. Segments, in at least one step; values for the third rule, which without them has
 // nothing to say: if there is padding and no values of it were ever shown, a pass is one of

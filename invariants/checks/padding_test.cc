@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -225,6 +226,70 @@ TEST_F(PaddingTest, ANumberInPaddingIsNamedWithItsBuffer) {
   EXPECT_EQ(result.violations[0].unit, "layers.0");
   EXPECT_THAT(result.violations[0].actual,
               HasSubstr("0 (0x00000000) at offset 4 of gradient of layers.0 (buffer 2)"));
+}
+
+TEST_F(PaddingTest, OnlyTheBuffersOwnPoisonProvesThatPaddingIsInert) {
+  const auto judge = [&](StateClass state, float value) {
+    Start();
+    for (StateSegment& segment : Segments(1)) {
+      if (segment.tensor == -1 && segment.state == state) segment.values = &value;
+    }
+    return Judge();
+  };
+  // Buffers of layers.0: parameter 0, gradient 2, exp_avg 4, exp_avg_sq 6.
+  for (const auto& [state, buffer] :
+       {std::pair(StateClass::kParameter, 0), std::pair(StateClass::kExpAvg, 4),
+        std::pair(StateClass::kExpAvgSq, 6)}) {
+    EXPECT_EQ(judge(state, PoisonValue({PoisonKind::kPadding, buffer})).verdict, Verdict::kPass);
+    const CheckResult other = judge(state, PoisonValue({PoisonKind::kPadding, buffer + 1}));
+    ASSERT_EQ(other.violation_count, 1) << Name(state);
+    EXPECT_THAT(other.violations[0].likely_cause, HasSubstr("padding of another buffer"));
+    const CheckResult fresh = judge(state, PoisonValue({PoisonKind::kFresh, buffer}));
+    ASSERT_EQ(fresh.violation_count, 1) << Name(state);
+    EXPECT_THAT(fresh.violations[0].likely_cause, HasSubstr("memory never written"));
+    const CheckResult made = judge(state, FloatFromBits(0x7fc00000));
+    ASSERT_EQ(made.violation_count, 1) << Name(state);
+    EXPECT_EQ(made.violations[0].rank, 1);
+    EXPECT_THAT(made.violations[0].expected, HasSubstr("0x7fc1000"));
+    EXPECT_THAT(made.violations[0].likely_cause, HasSubstr("arithmetic ran over the padding"));
+  }
+  // A reduction sums padding too, and may lose the payload.
+  EXPECT_EQ(judge(StateClass::kReducedGradient, FloatFromBits(0x7fffffff)).verdict, Verdict::kPass);
+  EXPECT_EQ(judge(StateClass::kReducedGradient, 1.0f).verdict, Verdict::kFail);
+}
+
+TEST_F(PaddingTest, APaddingWhoseBufferIsNotNamedStillHasToBePoison) {
+  const auto judge = [&](float value) {
+    Start();
+    for (StateSegment& segment : Segments(1)) {
+      segment.buffer = -1;
+      if (segment.tensor == -1 && segment.state == StateClass::kExpAvg) segment.values = &value;
+    }
+    return Judge().verdict;
+  };
+  EXPECT_EQ(judge(PoisonValue({PoisonKind::kPadding, 77})), Verdict::kPass);
+  EXPECT_EQ(judge(FloatFromBits(0x7fc00000)), Verdict::kFail);
+}
+
+TEST_F(PaddingTest, TiesAndEmptyTensorsHaveTheirPlacesAsClosedFormsSay) {
+  run_ = HandMadeRun(Mode::kFullShard, 2);
+  run_.model.kind = ModelKind::kProbe;
+  run_.model.tensors.push_back({"empty", {0, 4}, 1, true, {}});
+  run_.model.stages[1].tensors = {1, 2, 4, 3};  // uses the first unit's bias, and the empty one
+  training_.emplace(run_);
+  check_ = MakePadding();
+  check_->Begin(run_);
+  training_->Advance();
+  EXPECT_EQ(Judge().verdict, Verdict::kPass);
+  // The tied bias is held by the second unit as well.
+  check_ = MakePadding();
+  check_->Begin(run_);
+  StateSegment tied = training_->Segment(1, StateClass::kExpAvg, 1);
+  tied.buffer = -1;
+  Segments(0).push_back(tied);
+  const CheckResult twice = Judge();
+  ASSERT_GE(twice.violation_count, 1);
+  EXPECT_EQ(twice.violations[0].tensor, "layers.0.bias");
 }
 
 TEST_F(PaddingTest, PoisonInAnElementNamesItsKindAndBuffer) {

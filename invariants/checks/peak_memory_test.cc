@@ -332,5 +332,94 @@ TEST(PeakMemory, AnInventoryThatLeavesBuffersOutIsFound) {
   EXPECT_EQ(result.violations[1].actual, "204 bytes alive");
 }
 
+// As CorrectScript, where the last stage uses the first one's tensor too: unit 0 stays whole to
+// the end of forward and through backward, and its gradient lives from the first backward on.
+Script TiedScript(int32_t rank) {
+  const Phase forward = Phase::kForward, backward = Phase::kBackward;
+  Script script = CorrectScript(rank);
+  ScriptedEvent last = Backward(2);
+  last.accesses.push_back({kUnreduced, AccessKind::kAllocate, {}, -1});
+  ScriptedEvent first = Backward(0);
+  first.accesses.clear();
+  script.events = {
+      Gather(forward, 0),                         //  0  32
+      Forward(0),                                 //  1  32
+      Gather(forward, 1),                         //  2  64
+      Forward(1),                                 //  3  64
+      Gather(forward, 2),                         //  4  96
+      Reshard(forward, 1),                        //  5
+      Forward(2),                                 //  6  64
+      Reshard(forward, 2),                        //  7
+      Reshard(forward, 0),                        //  8
+      Gather(backward, 2),                        //  9  32
+      Gather(backward, 0),                        // 10  64
+      Gather(backward, 1),                        // 11  96
+      last,                                       // 12  96 + 64 = 160
+      Reshard(backward, 2),                       // 13
+      Scatter(2),                                 // 14  64 + 64 + 16 = 144
+      Backward(1),                                // 15  64 + 96 + 16 = 176, the peak
+      Reshard(backward, 1),                       // 16
+      Scatter(1),                                 // 17  32 + 96 + 32 = 160
+      Release({kUnreduced + 2}),                  // 18
+      first,                                      // 19  32 + 64 + 32 = 128
+      Reshard(backward, 0),                       // 20
+      Scatter(0),                                 // 21  64 + 48 = 112
+      Release({kUnreduced + 1, kUnreduced + 0}),  // 22
+      Update(0),                                  // 23  48
+      Update(1),                                  // 24  48
+      Update(2),                                  // 25  48
+  };
+  return script;
+}
+
+CheckResult JudgeRun(const RunDescription& run, const std::vector<Script>& scripts) {
+  const std::unique_ptr<Check> check = MakePeakMemory();
+  check->Begin(run);
+  check->Step(Shown(scripts), nullptr);
+  return check->Finish();
+}
+
+TEST(PeakMemory, ATiedUnitAndItsGradientLiveFromTheFirstUseToTheLast) {
+  RunDescription run = SmallRun();
+  run.model.stages[2].tensors = {2, 0};
+  const CheckResult right = JudgeRun(run, {TiedScript(0), TiedScript(1)});
+  EXPECT_EQ(right.verdict, Verdict::kPass)
+      << (right.violations.empty() ? right.reason : Describe(right, right.violations[0]));
+  Script script = TiedScript(1);
+  script.events[12] = Backward(2);  // what the tie adds is thrown away, or kept elsewhere
+  script.events[19] = Backward(0);
+  const CheckResult late = JudgeRun(run, {TiedScript(0), script});
+  ASSERT_EQ(late.verdict, Verdict::kFail);
+  EXPECT_EQ(late.violations[0].rank, 1);
+  EXPECT_EQ(late.violations[0].event, 12);
+  EXPECT_TRUE(Has(late.violations[0].actual, "unreduced_gradient 32 instead of 64"));
+}
+
+TEST(PeakMemory, NormAndCoefficientAreNoModelState) {
+  RunDescription run = SmallRun();
+  run.clip_grad_norm = 1;
+  const auto clipped = [](int32_t rank, BufferRole role) {
+    Script script = CorrectScript(rank);
+    const int32_t norm = static_cast<int32_t>(script.buffers.size());
+    script.buffers.push_back({role, Dtype::kFloat64, MemoryTier::kDevice, 1, -1, -1});
+    ScriptedEvent sum = Do(EventKind::kCollective, Phase::kOptimizer, -1, {}, {});
+    sum.event.collective = CollectiveKind::kAllReduce;
+    sum.event.purpose = Purpose::kClipNorm;
+    script.events.insert(script.events.end() - 3,
+                         {Do(EventKind::kLocal, Phase::kOptimizer, -1, {norm}, {}), sum,
+                          Do(EventKind::kLocal, Phase::kOptimizer, -1, {}, {norm})});
+    return script;
+  };
+  const BufferRole workspace = BufferRole::kWorkspace;
+  EXPECT_EQ(JudgeRun(run, {clipped(0, workspace), clipped(1, workspace)}).verdict, Verdict::kPass);
+  const CheckResult state =
+      JudgeRun(run, {clipped(0, workspace), clipped(1, BufferRole::kGradient)});
+  ASSERT_EQ(state.violation_count, 1);  // at the norm's sum; gone at the first update
+  EXPECT_EQ(state.violations[0].event, 24);
+  EXPECT_EQ(state.violations[0].rule,
+            "live bytes at all-reduce of the clip norm in optimizer are those of the mode");
+  EXPECT_TRUE(Has(state.violations[0].actual, "gradient 56 instead of 48"));
+}
+
 }  // namespace
 }  // namespace shardproof

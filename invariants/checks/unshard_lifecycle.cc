@@ -57,7 +57,7 @@ class UnshardLifecycle final : public Check {
   void JudgeReshard(const Event& event);
   void JudgeCompute(const Event& event);
   void RequireAccesses(const Event& event);
-  void JudgeStage(const Event& event, int32_t unit);
+  void JudgeStage(const Event& event, int32_t unit, bool own);
   void JudgeBetween(const Event& event, int32_t unit);
   void JudgeAccess(const Event& event, const Access& access);
   void JudgeRead(const Access& access, BufferState* buffer);
@@ -77,7 +77,8 @@ class UnshardLifecycle final : public Check {
   const RunDescription* run_ = nullptr;
   bool unit_mode_ = false;
   std::vector<int32_t> unit_of_stage_;
-  std::vector<char> has_elements_;  // by unit
+  // By stage: the units that must be unsharded while it computes, its own first.
+  std::vector<std::vector<int32_t>> units_of_stage_;
   std::vector<char> stage_has_elements_;
   std::vector<char> is_trained_;  // by unit: some tensor is updated
   bool has_frozen_ = false;
@@ -95,6 +96,7 @@ class UnshardLifecycle final : public Check {
   std::vector<BufferState>* buffers_ = nullptr;
   std::vector<BufferState> before_;
   std::vector<UnitState> units_;
+  std::vector<int32_t> judged_;  // units of the event at hand
   Findings findings_{"unshard_lifecycle"};
 };
 
@@ -103,14 +105,24 @@ void UnshardLifecycle::Begin(const RunDescription& run) {
   const ModelDescription& model = run.model;
   unit_mode_ = run.sharding.mode == Mode::kShardGradOp || run.sharding.mode == Mode::kFullShard;
   unit_of_stage_ = UnitOfStage(model);
-  has_elements_.assign(model.units.size(), 0);
-  stage_has_elements_.assign(model.stages.size(), 0);
+  const std::vector<int32_t> unit_of_tensor = UnitOfTensor(model);
+  std::vector<char> has_elements(model.units.size(), 0);
   is_trained_.assign(model.units.size(), 0);
+  for (size_t tensor = 0; tensor < model.tensors.size(); ++tensor) {
+    if (Elements(model.tensors[tensor]) == 0) continue;
+    has_elements[unit_of_tensor[tensor]] = 1;
+    if (model.tensors[tensor].trainable) is_trained_[unit_of_tensor[tensor]] = 1;
+  }
+  units_of_stage_.assign(model.stages.size(), {});
+  stage_has_elements_.assign(model.stages.size(), 0);
   for (size_t stage = 0; stage < model.stages.size(); ++stage) {
+    std::vector<int32_t>& units = units_of_stage_[stage];
+    if (has_elements[unit_of_stage_[stage]]) units.push_back(unit_of_stage_[stage]);
     for (const int32_t tensor : model.stages[stage].tensors) {
-      has_elements_[unit_of_stage_[stage]] = 1;
+      if (Elements(model.tensors[tensor]) == 0) continue;
       stage_has_elements_[stage] = 1;
-      if (model.tensors[tensor].trainable) is_trained_[unit_of_stage_[stage]] = 1;
+      const int32_t unit = unit_of_tensor[tensor];
+      if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
     }
   }
   for (const TensorSpec& tensor : model.tensors) has_frozen_ |= !tensor.trainable;
@@ -288,18 +300,19 @@ void UnshardLifecycle::RequireAccesses(const Event& event) {
 void UnshardLifecycle::JudgeCompute(const Event& event) {
   RequireAccesses(event);
   if (!unit_mode_) return;
-  const int64_t stages = static_cast<int64_t>(unit_of_stage_.size());
+  const int64_t stages = static_cast<int64_t>(units_of_stage_.size());
   const int64_t end = std::min(stages, int64_t{event.stage} + event.stage_count);
-  int32_t last = -1;  // stages of one unit mostly come together
+  judged_.clear();  // several stages of the event may need one unit
   for (int64_t stage = std::max(0, event.stage); stage < end; ++stage) {
-    const int32_t unit = unit_of_stage_[stage];
-    if (unit == last || !has_elements_[unit]) continue;
-    last = unit;
-    JudgeStage(event, unit);
+    for (const int32_t unit : units_of_stage_[stage]) {
+      if (std::find(judged_.begin(), judged_.end(), unit) != judged_.end()) continue;
+      judged_.push_back(unit);
+      JudgeStage(event, unit, /*own=*/unit == unit_of_stage_[stage]);
+    }
   }
 }
 
-void UnshardLifecycle::JudgeStage(const Event& event, int32_t unit) {
+void UnshardLifecycle::JudgeStage(const Event& event, int32_t unit, bool own) {
   UnitState& state = units_[unit];
   if (event.phase == Phase::kForward) {
     state.between = true;
@@ -310,7 +323,10 @@ void UnshardLifecycle::JudgeStage(const Event& event, int32_t unit) {
   }
   if (state.unsharded && state.complete) return;
   findings_.Add([&] {
-    Violation violation = Base("stages compute only while their unit is unsharded", unit);
+    Violation violation =
+        Base(own ? "stages compute only while their unit is unsharded"
+                 : "stages compute only while the units of their tied tensors are unsharded",
+             unit);
     violation.expected = absl::StrCat("a completed gather before ", Here());
     violation.actual = state.unsharded      ? absl::StrCat(There(state.gather), " never completed")
                        : state.reshard >= 0 ? absl::StrCat("sharded since ", There(state.reshard))
@@ -330,6 +346,7 @@ void UnshardLifecycle::JudgeBetween(const Event& event, int32_t unit) {
   const UnitState& state = units_[unit];
   const bool kept = KeptFromForwardToBackward(unit);
   if (state.resharded_between != kept) return;
+  if (!kept && !state.unsharded) return;  // resharded too early: JudgeStage's
   findings_.Add([&] {
     Violation violation =
         kept ? Base("a unit that is kept for backward is not resharded before it", unit)

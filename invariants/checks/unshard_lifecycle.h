@@ -4,8 +4,9 @@
 //   - A unit is sharded, unsharded by a collective with purpose unshard_parameters that
 //     allocates its full parameters, and sharded again by a reshard that frees them. It is not
 //     gathered while unsharded, not resharded while sharded.
-//   - Stages compute only while their unit is unsharded and its gather has completed.
-//   - Between the last forward and the first backward of a unit in a micro-batch, full_shard
+//   - Stages compute only while their unit, and each unit that a tensor of theirs belongs to (a
+//     tied one), is unsharded and its gather has completed. Tensors without elements need none.
+//   - Between the last forward and the first backward that need a unit in a micro-batch, full_shard
 //     reshards it if reshard_after_forward; otherwise, and in shard_grad_op, nobody does.
 //   - After the step every unit is sharded and no full parameters are alive.
 // In the other modes nothing is unsharded or resharded.
@@ -14,9 +15,10 @@
 //     written to them since their allocation (inputs apart: they are filled from outside).
 //     A live buffer is not allocated, a dead one not freed.
 //   - Computation reads parameters with as many updates as there were: version = step, one more
-//     after an update in the same step. A lower version is a gather, broadcast or copy that
-//     never happened. Collectives that send parameters (unshard, gather, the root's
-//     broadcast) read them under the same rule. Parameters that no update changes are not judged.
+//     after an update in the same step, whether or not the step used the tensor (UsageRule). A
+//     lower version is a gather, broadcast or copy that never happened. Collectives that send
+//     parameters (unshard, gather, the root's broadcast) read them under the same rule. Parameters
+//     that no update changes are not judged.
 //
 // Evidence. Events of every rank in every step, the accesses of computation that has
 // parameters, and the versions that it reads: a step or rank without events, such a compute

@@ -2,6 +2,9 @@
 // the training; each way of getting the cycle wrong must be named with its unit and event.
 #include "invariants/checks/unshard_lifecycle.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "invariants/checks/hand_made.h"
@@ -308,6 +311,104 @@ TEST(UnshardLifecycle, IndicesThatPointNowhereAreViolationsAndNoCrash) {
   observed.events[1].events[16].access_count = 1000;
   observed.events[1].live_before.push_back(-3);
   EXPECT_EQ(Judge(HandMadeRun(Mode::kFullShard, 2), {observed}).verdict, Verdict::kFail);
+}
+
+// HandMadeRun whose second layer uses the first one's weight too.
+RunDescription TiedRun() {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.model.stages[1].tensors.push_back(0);
+  return run;
+}
+
+// FullShardScript with layers.0 unsharded until layers.1 has computed: its reshard moves behind
+// forward, and its gather of backward in front.
+Script TiedScript(int32_t rank) {
+  Script script = FullShardScript(rank, 2, 0);
+  std::vector<ScriptedEvent>& events = script.events;
+  std::rotate(events.begin() + 2, events.begin() + 3, events.begin() + 6);    // 2 R0 -> 5
+  std::rotate(events.begin() + 7, events.begin() + 11, events.begin() + 12);  // 11 G0 -> 7
+  return script;
+}
+
+TEST(UnshardLifecycle, ATieNeedsTheUnitOfItsTensorUnshardedToo) {
+  const std::vector<Script> tied = {TiedScript(0), TiedScript(1)};
+  const CheckResult right = Judge(TiedRun(), {ShowScripts(tied, 0)});
+  EXPECT_EQ(right.verdict, Verdict::kPass)
+      << (right.violations.empty() ? right.reason : right.violations[0].rule);
+  // layers.0 is resharded when its own stage is done, as if nobody had borrowed its weight.
+  const CheckResult early = Judge(TiedRun(), {ShowScripts(FullShard(), 0)});
+  ASSERT_EQ(early.violation_count, 4);  // forward and backward of layers.1, on two ranks
+  const Violation& violation = early.violations[0];
+  EXPECT_THAT(violation.rule, HasSubstr("the units of their tied tensors are unsharded"));
+  EXPECT_EQ(violation.unit, "layers.0");
+  EXPECT_EQ(violation.event, 4);
+  EXPECT_THAT(violation.actual, HasSubstr("sharded since event 2"));
+  EXPECT_EQ(early.violations[1].event, 7);
+  // Without the tie the longer life is not this rule's business: memory is.
+  EXPECT_EQ(Judge(HandMadeRun(Mode::kFullShard, 2), {ShowScripts(tied, 0)}).verdict,
+            Verdict::kPass);
+}
+
+TEST(UnshardLifecycle, ATensorWithoutElementsNeedsNoGather) {
+  RunDescription run = HandMadeRun(Mode::kFullShard, 2);
+  run.model.kind = ModelKind::kProbe;
+  // A third unit of an empty tensor, computed in forward and backward and never gathered; and the
+  // second layer uses that tensor too.
+  run.model.tensors.push_back({"empty", {0, 3}, 1, true, {}});
+  run.model.stages.push_back({"layers.2", {4}});
+  run.model.stages[1].tensors.push_back(4);
+  run.model.units.push_back({"layers.2", {2}, true});
+  std::vector<Script> scripts = FullShard();
+  for (Script& script : scripts) {
+    ScriptedEvent compute;
+    compute.event.kind = EventKind::kCompute;
+    compute.event.stage = compute.event.unit = 2;
+    compute.event.stage_count = 1;
+    compute.event.micro_batch = 0;
+    for (const Phase phase : {Phase::kBackward, Phase::kForward}) {
+      compute.event.phase = phase;
+      script.events.insert(script.events.begin() + 6, compute);
+    }
+    for (ScriptedEvent& event : script.events) event.waits.clear();  // numbers moved
+  }
+  const CheckResult result = Judge(run, {ShowScripts(scripts, 0)});
+  EXPECT_EQ(result.verdict, Verdict::kPass)
+      << (result.violations.empty() ? result.reason : result.violations[0].rule);
+  // With one element the same steps would break the rule.
+  run.model.tensors[4].shape = {1, 1};
+  EXPECT_EQ(Judge(run, {ShowScripts(scripts, 0)}).verdict, Verdict::kFail);
+}
+
+TEST(UnshardLifecycle, ClippingIsLocalWorkBesideTheCycle) {
+  std::vector<Script> scripts = FullShard();
+  for (Script& script : scripts) {
+    const int32_t norm = static_cast<int32_t>(script.buffers.size());
+    script.buffers.push_back(
+        {BufferRole::kWorkspace, Dtype::kFloat64, MemoryTier::kDevice, 1, -1, -1});
+    ScriptedEvent squares, sum, scale;
+    squares.event.phase = sum.event.phase = scale.event.phase = Phase::kOptimizer;
+    squares.accesses = {{norm, AccessKind::kAllocate, {0, 1}, -1},
+                        {6, AccessKind::kRead, {0, 8}, -1},
+                        {norm, AccessKind::kWrite, {0, 1}, -1}};
+    sum.event.kind = EventKind::kCollective;
+    sum.event.purpose = Purpose::kClipNorm;
+    sum.event.collective = CollectiveKind::kAllReduce;
+    sum.accesses = {{norm, AccessKind::kRead, {0, 1}, -1}, {norm, AccessKind::kWrite, {0, 1}, -1}};
+    scale.accesses = {{norm, AccessKind::kRead, {0, 1}, -1},
+                      {6, AccessKind::kRead, {0, 8}, -1},
+                      {6, AccessKind::kWrite, {0, 8}, -1},
+                      {norm, AccessKind::kFree, {0, 1}, -1}};
+    script.events.insert(script.events.end() - 1, {squares, sum, scale});
+  }
+  EXPECT_EQ(Judge(scripts).verdict, Verdict::kPass);
+  // A rank that scales by a norm that nobody computed.
+  std::vector<Access>& squares = scripts[1].events[16].accesses;
+  squares.pop_back();
+  scripts[1].events[17].accesses.pop_back();
+  const CheckResult result = Judge(scripts);
+  ASSERT_GE(result.violation_count, 1);
+  EXPECT_THAT(result.violations[0].rule, HasSubstr("read only after something was written"));
+  EXPECT_EQ(result.violations[0].rank, 1);
 }
 
 }  // namespace

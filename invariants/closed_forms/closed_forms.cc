@@ -15,8 +15,9 @@ struct UnitCounts {
   int64_t trainable = 0;
 };
 
-// The first stage that backward computes: that of the first trainable tensor, and the stages of
-// its unit just before it, because a run is computed whole. The number of stages: no backward.
+// The first stage that backward computes: that of the first trainable tensor with elements, and
+// the stages of its unit just before it, because a run is computed whole. The number of stages:
+// no backward.
 size_t FirstStageOfBackward(const ModelDescription& model,
                             const std::vector<int32_t>& unit_of_stage) {
   const auto trains = [&](const Stage& stage) {

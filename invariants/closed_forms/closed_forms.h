@@ -50,12 +50,12 @@
 //
 // THE STEP. A run is a maximal sequence of consecutive stages of one unit; forward computes
 // runs in order, backward in reverse, down to the run of the first stage with a trainable
-// tensor that has elements (its whole run). A run needs its own unit and the units that tensors of its stages
-// belong to (tied weights): its own first, then the others in ascending order. A unit's last
-// forward run is the last one that needs it, its last backward run the lowest one that needs it
-// and that backward reaches. In the unit modes, with G = all-gather of a unit's parameters
-// (elements of the padded full buffer), c = compute of a run, R = reshard, S = reduce-scatter;
-// where a line speaks of several units, in the order in which the run needs them:
+// tensor that has elements (its whole run). A run needs its own unit and the units that tensors
+// of its stages belong to (tied weights): its own first, then the others in ascending order. A
+// unit's last forward run is the last one that needs it, its last backward run the lowest one
+// that needs it and that backward reaches. In the unit modes, with G = all-gather of a unit's
+// parameters (elements of the padded full buffer), c = compute of a run, R = reshard, S =
+// reduce-scatter; where a line speaks of several units, in the order in which the run needs them:
 //   forward   for each run: G of each unit that it needs, if it has elements and is sharded;
 //             then R of the units due after the run before; then c. After the last run, R of
 //             those due. full_shard: R of a unit is due after its last forward run if

@@ -678,21 +678,24 @@ TEST(Empty, NoBucketAndNoBroadcastHasOne) {
   EXPECT_EQ(BytesOf(run, 2), (Bytes{32, 32, 64, 0, 8}));
 }
 
-TEST(Empty, TrainableOnesAreReachedByBackwardButHaveNoGradient) {
+TEST(Empty, TrainableOnesNeitherLeadBackwardNorHaveAGradient) {
   RunDescription run = VectorRun({4, 4, 0}, Sharding(Mode::kFullShard, 2));
   run.model.stages[0].tensors = {0, 2};
   run.model.stages.pop_back();
   run.model.units.pop_back();
   run.model.tensors[0].trainable = false;
-  EXPECT_EQ(Order(run, Phase::kBackward), "G2 G1 c2 S2 c1");
+  EXPECT_EQ(Order(run, Phase::kBackward), "G2 c2 S2");
   EXPECT_EQ(Order(run, Phase::kOptimizer, -1), "u2");
   EXPECT_EQ(BytesOf(run, 0), (Bytes{16, 8, 16, 0, 4}));
   // Parameters 16, full units 16, gradient 16, its shard 8.
-  EXPECT_EQ(LiveBytes(run), (Bytes{32, 32, 48, 32,  // G1 c1 G2 (R1) c2 (R2)
-                                   32, 48, 64, 56,  // G2 G1 c2 (R2) S2
-                                   56, 24}));       // c1, which keeps the one reduced last
+  EXPECT_EQ(LiveBytes(run), (Bytes{32, 32, 48, 32,     // G1 c1 G2 (R1) c2 (R2)
+                                   32, 48, 40, 24}));  // G2 c2 (R2) S2, u2
   run.sharding = Sharding(Mode::kReplicated, 2);
-  EXPECT_EQ(Order(run, Phase::kBackward), "c2 AR1 c1");
+  EXPECT_EQ(Order(run, Phase::kBackward), "c2 AR1");
+  // Above a trained stage the empty one is reached, and its run writes to nothing.
+  run = VectorRun({4, 4, 0}, Sharding(Mode::kFullShard, 2));
+  run.model.tensors[1].trainable = false;
+  EXPECT_EQ(Order(run, Phase::kBackward), "G2 c3 G1 c2 c1 S1");
 }
 
 // --- Micro-batches.

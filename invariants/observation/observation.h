@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "invariants/observation/origin.h"
 #include "invariants/run_description/vocabulary.h"
 
 namespace shardproof {
@@ -46,7 +47,8 @@ enum class Purpose : uint8_t {
 enum class AccessKind : uint8_t { kAllocate, kRead, kWrite, kFree };
 
 // One use of a buffer by an event. `version` of a read or write of parameters is the
-// number of optimizer updates that the values carry (0 before the first); -1 unknown.
+// number of optimizer steps that the values carry (0 before the first; a step that does not use a
+// tensor counts too); -1 unknown.
 // Reads of parameters by a compute event show what the computation really used.
 struct Access {
   int32_t buffer = -1;  // index into RankEvents::buffers
@@ -162,6 +164,8 @@ struct StepObservation {
   bool any_order = false;
   // By rank; empty: no clipping, or not observed. Gradients at the boundary are the clipped ones.
   std::vector<ClipObservation> clips;
+  // Where values came from; without records, not observed. Files have none.
+  StepOrigins origins;
 };
 
 // The same step of unsharded training: index = tensor; spans of Elements(tensor) floats.

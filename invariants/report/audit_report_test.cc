@@ -308,6 +308,35 @@ TEST(ExplainStep, ListsTheStepInIssueOrder) {
   EXPECT_LT(text.find("reduce_scatter"), text.find("adamw update"));
 }
 
+TEST(ExplainStep, NamesTheClipNormByItsPurpose) {
+  RunDescription run = StudyRun(Mode::kFullShard, 4);
+  EXPECT_THAT(ExplainStep(run), Not(HasSubstr("clip_norm")));
+  run.clip_grad_norm = 1;
+  const std::string text = ExplainStep(run);
+  const size_t norm = text.find("clip_norm");
+  ASSERT_NE(norm, std::string::npos);
+  const size_t begin = text.rfind('\n', norm) + 1;
+  const std::string line = text.substr(begin, text.find('\n', norm) - begin);
+  EXPECT_THAT(line, HasSubstr("optimizer"));
+  EXPECT_THAT(line, HasSubstr("all_reduce"));
+  EXPECT_THAT(line, HasSubstr("8 B"));
+  EXPECT_LT(norm, text.find("adamw update"));
+}
+
+TEST(AuditReport, ListsAClipNormBesideTheModesCollectives) {
+  ModeReport mode = Passing(Mode::kFullShard);
+  mode.run.clip_grad_norm = 1;
+  mode.result.figures.others = {{CollectiveKind::kAllReduce, Purpose::kClipNorm, 1, 8}};
+  EXPECT_THAT(AuditTable(Report({mode})),
+              HasSubstr("full_shard/backward_pre also: 1 all_reduce for clip_norm, 8 B"));
+  const json document = json::parse(AuditJson(Report({mode})));
+  const json& other = document["modes"][0]["other_collectives"][0];
+  EXPECT_EQ(other["purpose"], "clip_norm");
+  EXPECT_EQ(other["count"], 1);
+  EXPECT_EQ(other["payload_bytes"], 8);
+  EXPECT_EQ(document["modes"][0]["collectives"]["all_reduce"]["count"], 0);
+}
+
 TEST(ExplainStep, SaysWhyThereIsNoExpectedStep) {
   RunDescription run = StudyRun(Mode::kFullShard, 4);
   run.sharding.shard_group_size = 2;

@@ -252,6 +252,8 @@ std::string ItemOwner(const RunDescription& run, const ExpectedItem& item) {
   if (item.tensor >= 0) return run.model.tensors[item.tensor].name;
   if (item.unit >= 0) return run.model.units[item.unit].name;
   if (item.bucket >= 0) return absl::StrCat("bucket ", item.bucket);
+  // Not the mode's own, so that its purpose is not to be seen from the mode.
+  if (item.purpose == Purpose::kClipNorm) return std::string(Name(item.purpose));
   return "";
 }
 

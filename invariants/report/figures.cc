@@ -68,7 +68,7 @@ Peaks PeaksOf(const RankEvents& events) {
     const int64_t bytes = sign * info.elements * DtypeBytes(info.dtype);
     if (IsModelState(info.role)) {
       live.model_state_bytes += bytes;
-    } else {
+    } else if (info.role != BufferRole::kWorkspace) {
       live.activation_bytes += bytes;
     }
     peak.model_state_bytes = std::max(peak.model_state_bytes, live.model_state_bytes);

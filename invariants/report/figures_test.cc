@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "invariants/closed_forms/closed_forms.h"
 #include "invariants/closed_forms/example_runs.h"
 
 namespace shardproof {
@@ -134,6 +135,53 @@ TEST(SummarizeStep, ListsCollectivesOfOtherPurposesApart) {
   EXPECT_EQ(figures.others[0].count, 2);
   EXPECT_EQ(figures.others[0].payload_bytes, 8);
   EXPECT_EQ(figures.others[1].kind, CollectiveKind::kBarrier);
+}
+
+// The traffic model and the closed forms count bus bytes apart from each other: no check compares
+// them, as an observation states no bytes, so this does.
+TEST(SummarizeStep, BusBytesFollowTheClosedFormsFactor) {
+  for (const int32_t ranks : {1, 2, 3, 4, 8}) {
+    Events events({0, 1, ranks});
+    events.group_size = ranks;
+    const int64_t elements = 24 * 5;  // which all of them divide
+    events.Moves(CollectiveKind::kAllReduce, Phase::kBackward, Purpose::kReduceGradients, elements)
+        .Moves(CollectiveKind::kAllGather, Phase::kForward, Purpose::kUnshardParameters, elements)
+        .Moves(CollectiveKind::kReduceScatter, Phase::kBackward, Purpose::kReduceGradients,
+               elements)
+        .Moves(CollectiveKind::kBroadcast, Phase::kOptimizer, Purpose::kBroadcastParameters,
+               elements);
+    StepObservation observed;
+    observed.events.push_back(events.events());
+    const StepFigures figures = SummarizeStep(HundredElements(), observed);
+    const std::pair<CollectiveKind, const CollectiveFigures*> kinds[] = {
+        {CollectiveKind::kAllReduce, &figures.all_reduce},
+        {CollectiveKind::kAllGather, &figures.all_gather_forward},
+        {CollectiveKind::kReduceScatter, &figures.reduce_scatter},
+        {CollectiveKind::kBroadcast, &figures.broadcast}};
+    for (const auto& [kind, of_kind] : kinds) {
+      EXPECT_DOUBLE_EQ(static_cast<double>(of_kind->bus_bytes),
+                       4 * elements * BusFactor(kind, ranks))
+          << Name(kind) << " on " << ranks;
+    }
+  }
+}
+
+TEST(SummarizeStep, ClippingIsNoneOfTheModesAndNoActivation) {
+  Events events({0, 1, 4});
+  const int32_t norm = events.Buffer(BufferRole::kWorkspace, 1);
+  events.Uses({{AccessKind::kAllocate, norm}})
+      .Moves(CollectiveKind::kAllReduce, Phase::kOptimizer, Purpose::kClipNorm, 1)
+      .Uses({{AccessKind::kFree, norm}});
+  RankEvents shown = events.events();
+  shown.events[1].dtype = Dtype::kFloat64;
+  StepObservation observed;
+  observed.events.push_back(shown);
+  const StepFigures figures = SummarizeStep(HundredElements(), observed);
+  EXPECT_EQ(figures.all_reduce.count, 0);
+  EXPECT_EQ(figures.activation_peak_bytes, 0);
+  ASSERT_EQ(figures.others.size(), 1u);
+  EXPECT_EQ(figures.others[0].kind, CollectiveKind::kAllReduce);
+  EXPECT_EQ(figures.others[0].payload_bytes, 8);
 }
 
 TEST(SummarizeStep, PeakCountsAllocationsBeforeTheEventAndFreesAfterIt) {

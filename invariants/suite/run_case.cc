@@ -11,6 +11,7 @@
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/accounting_engine.h"
 #include "trainer/engines/cpu_engine.h"
+#include "trainer/engines/provenance_engine.h"
 #include "trainer/model/importers.h"
 #include "trainer/plan/planner.h"
 #include "trainer/replicated/replicated_trainer.h"
@@ -25,6 +26,9 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const RunDescription& run,
     return MakeAccountingEngine(run, options.memory_limit_bytes);
   }
   EngineParts parts = options.make_parts ? options.make_parts(run) : PlannedParts(run);
+  if (options.engine == EngineKind::kProvenance) {
+    return MakeProvenanceEngine(run, std::move(parts), options.memory_limit_bytes);
+  }
   return MakeCpuEngine(run, std::move(parts),
                        {.limit_bytes = options.memory_limit_bytes,
                         .others_bytes = ReplicatedTrainer::RequiredBytes(run)});
@@ -47,6 +51,15 @@ std::string OneLine(const RunDescription& run) {
     if (PrintRunJson(*again) == PrintRunJson(run)) return line;
   }
   return absl::StrReplaceAll(PrintRunJson(run), {{"\n", ""}});
+}
+
+// The nine, and with them the check of what only the provenance engine shows.
+std::vector<std::string> ChecksOf(const CaseOptions& options) {
+  std::vector<std::string> checks = options.checks;
+  if (!checks.empty() || options.engine != EngineKind::kProvenance) return checks;
+  checks = AllCheckNames();
+  checks.push_back("provenance");
+  return checks;
 }
 
 // As many steps as the run has.
@@ -97,10 +110,10 @@ absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions&
   if (options.engine == EngineKind::kCpu) {
     SHARDPROOF_ASSIGN_OR_RETURN(oracle.trainer, ReplicatedTrainer::Create(run));
   } else {
-    oracle.missing = "the accounting engine moves no values";
+    oracle.missing = absl::StrCat("the ", Name(options.engine), " engine moves no values");
   }
   return JudgeSteps(run, StepsOf(**engine, run.data.steps), oracle,
-                    {.checks = options.checks, .on_step = options.on_step});
+                    {.checks = ChecksOf(options), .on_step = options.on_step});
 }
 
 int64_t AvailableMemoryBytes() {

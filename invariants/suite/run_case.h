@@ -24,7 +24,7 @@ absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text);
 
 struct CaseOptions {
   EngineKind engine = EngineKind::kCpu;
-  std::vector<std::string> checks = {};  // names; empty: all nine
+  std::vector<std::string> checks = {};  // names; empty: all nine, and provenance on that engine
   // What engine and oracle together may use; the cpu engine refuses more.
   int64_t memory_limit_bytes = int64_t{1} << 40;
   // Called after each step, for progress. May be empty.

@@ -34,7 +34,7 @@ absl::Status NothingBesidesRun(const RunFlags& raw, const Flags& flags) {
        {std::string("model"), std::string("world_size"), raw.mode_flag.name, std::string("layout"),
         std::string("steps"), std::string("micro_batch_size"), std::string("num_micro_batches"),
         std::string("grad_sync"), std::string("bucket_cap_mb"), std::string("optimizer"),
-        std::string("seed")}) {
+        std::string("clip_grad_norm"), std::string("seed")}) {
     if (!flags.given(other)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--run describes the whole run; leave out --", other));
@@ -54,6 +54,7 @@ absl::StatusOr<std::vector<RunDescription>> RunsOfModes(const RunFlags& raw) {
   SHARDPROOF_ASSIGN_OR_RETURN(base.sharding.grad_sync, ParseGradSync(raw.grad_sync));
   SHARDPROOF_ASSIGN_OR_RETURN(base.optimizer.kind, ParseOptimizerKind(raw.optimizer));
   base.data = raw.data;
+  base.clip_grad_norm = raw.clip_grad_norm;
   base.sharding.world_size = WorldSize{static_cast<int32_t>(raw.world_size)};
   base.sharding.bucket_cap_bytes = std::llround(raw.bucket_cap_mb * (1 << 20));
   SHARDPROOF_ASSIGN_OR_RETURN(base.model, ImportModel(raw.model));
@@ -87,6 +88,8 @@ void DeclareRunFlags(const ModeFlag& mode_flag, RunFlags& raw, Flags& flags) {
   flags.String("grad_sync", &raw.grad_sync, "micro-batches that reduce: every or last");
   flags.Double("bucket_cap_mb", &raw.bucket_cap_mb, 1.0 / (1 << 20), 1 << 30, "bucket cap in MiB");
   flags.String("optimizer", &raw.optimizer, "adamw or sgd");
+  flags.Double("clip_grad_norm", &raw.clip_grad_norm, 0, 1e30,
+               "norm that gradients are clipped to; 0: no clipping");
   flags.Unsigned("seed", &raw.data.seed, "fixes data, initial values and schedule");
   flags.String("run", &raw.run,
                "one whole run, as a replay line or a .json file prints it; instead of the flags "

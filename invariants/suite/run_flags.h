@@ -35,12 +35,13 @@ struct RunFlags {
   std::string grad_sync = "every";
   std::string optimizer = "adamw";
   double bucket_cap_mb = 64;
+  double clip_grad_norm = 0;
   int64_t world_size = 4;
   DataDescription data;
 };
 
 // model, world_size, the mode flag, layout, steps, micro_batch_size, num_micro_batches,
-// grad_sync, bucket_cap_mb, optimizer, seed and run. `raw` must outlive Parse.
+// grad_sync, bucket_cap_mb, optimizer, clip_grad_norm, seed and run. `raw` must outlive Parse.
 void DeclareRunFlags(const ModeFlag& mode_flag, RunFlags& raw, Flags& flags);
 
 // After Parse: the one run of --run, or one run a mode row, each accepted by Validate.

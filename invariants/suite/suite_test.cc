@@ -1,8 +1,10 @@
 // One check, one mode, one world size: on fixed cases and on random ones.
 //
 // Hundreds of Bazel targets run this binary with other arguments (ci/rules/suite.bzl):
-//   --check=padding --mode=full_shard/backward_pre --world_size=4
+//   --check=padding --mode=full_shard/backward_pre --world_size=4 [--engine=provenance]
 // The seed of the random cases is fixed; RC_PARAMS="seed=7 max_success=1000" changes it.
+// SHARDPROOF_CASES=1000 asks for as many. A random case that fails leaves a replay file among the
+// test's undeclared outputs.
 #include <iostream>
 #include <string>
 #include <vector>
@@ -10,14 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "invariants/checks/all_checks.h"
-#include "invariants/report/failure_text.h"
 #include "invariants/run_description/flags.h"
 #include "invariants/run_description/parse.h"
 #include "invariants/suite/mode_rows.h"
 #include "invariants/suite/run_case.h"
-#include "property_tests/generators/case_generator.h"
 #include "property_tests/generators/rapidcheck_defaults.h"
-#include "rapidcheck.h"
+#include "property_tests/judge_case.h"
+#include "property_tests/random_cases.h"
 #include "trainer/model/importers.h"
 
 namespace shardproof {
@@ -27,24 +28,17 @@ struct SuiteArguments {
   std::string check;
   ModeRow row;
   int32_t world_size = 1;
+  EngineKind engine = EngineKind::kCpu;
 };
 
 // What is wrong with the run as the check sees it; empty when it passes.
-std::string Judge(const RunDescription& run, const std::string& check) {
-  CaseOptions options;
-  options.checks = {check};
-  const absl::StatusOr<CaseResult> result = RunCase(run, options);
-  if (!result.ok()) {
-    return absl::StrCat(result.status().ToString(), "\n", ReplayLine(run, EngineKind::kCpu));
-  }
-  if (result->verdict == Verdict::kRefused) {
-    return absl::StrCat("refused: ", result->refusal, "\n", ReplayLine(run, EngineKind::kCpu));
-  }
-  const CheckResult& judged = result->checks[0];
-  if (judged.verdict == Verdict::kPass) return "";
+std::string Judge(const RunDescription& run, const SuiteArguments& arguments) {
+  const EngineVerdict verdict =
+      JudgeCase(run, {.engine = arguments.engine, .checks = {arguments.check}});
+  if (verdict.passes) return "";
   return absl::StrCat(ModeRowName(run.sharding), " on ", run.sharding.world_size.value,
-                      " ranks: ", Name(judged.verdict), " ", judged.reason, "\n",
-                      FailureText(judged), ReplayLine(run, EngineKind::kCpu), "\n");
+                      " ranks: ", verdict.headline, "\n", verdict.details,
+                      ReplayLine(run, arguments.engine), "\n");
 }
 
 // Lines of runs; mode, layout and world size come from the target.
@@ -61,6 +55,11 @@ constexpr const char* kFixedCases[] = {
     // Every micro-batch reduces, two layers a unit, SGD.
     "model=mlp:7,7,7,7,7;units=0-1,2-3;num_micro_batches=3;optimizer=sgd;micro_batch_size=2;"
     "bucket_cap_bytes=200",
+    // Tied over units with a first extent that nothing divides, clipped, in groups; empty tensors;
+    // one rank uses a tensor.
+    "model=probe:7x3,7x3,0,5,2x2;ties=t1:t0;units=0+4!,1+3,2;usage=2@rank:0,3@steps:odd;"
+    "groups=0@weight_decay:0;num_micro_batches=2;micro_batch_size=1;bucket_cap_bytes=84;"
+    "clip_grad_norm=0.5",
     // Shapes without layers: exact in any order, at any learning rate.
     "model=probe:10x3,7,2x2x2,1,33x5;learning_rate=0.5;num_micro_batches=2;bucket_cap_bytes=100",
 };
@@ -81,7 +80,7 @@ class FixedCases : public testing::Test {
         ASSERT_TRUE(run.ok()) << run.status();
         ApplyModeRow(arguments_.row, layout, run->sharding);
         run->sharding.world_size = WorldSize{arguments_.world_size};
-        const std::string wrong = Judge(*run, arguments_.check);
+        const std::string wrong = Judge(*run, arguments_);
         if (!wrong.empty()) ADD_FAILURE() << wrong;
       }
     }
@@ -99,14 +98,11 @@ class RandomCases : public testing::Test {
     limits.modes = {arguments_.row.mode};
     if (arguments_.row.mode == Mode::kFullShard) limits.prefetches = {arguments_.row.prefetch};
     limits.world_sizes = {arguments_.world_size};
-    const bool passes = rc::check(absl::StrCat(arguments_.check, " passes"), [&] {
-      const CaseSpec spec = *AnyCase(limits);
-      const absl::StatusOr<RunDescription> run = MakeCase(spec, ImportModel);
-      if (!run.ok()) RC_FAIL(run.status().ToString());
-      const std::string wrong = Judge(*run, arguments_.check);
-      if (!wrong.empty()) RC_FAIL(wrong);
-    });
-    EXPECT_TRUE(passes);
+    const std::string report = CheckRandomCases({.name = absl::StrCat(arguments_.check, " passes"),
+                                                 .limits = limits,
+                                                 .engines = {arguments_.engine},
+                                                 .checks = {arguments_.check}});
+    if (!report.empty()) ADD_FAILURE() << "\n" << report;
   }
 
  private:
@@ -116,11 +112,13 @@ class RandomCases : public testing::Test {
 absl::StatusOr<SuiteArguments> ParseArguments(int argc, char** argv) {
   SuiteArguments arguments;
   std::string mode;
+  std::string engine = "cpu";
   int64_t world_size = 0;
   Flags flags("one check on one mode row and world size");
   flags.String("check", &arguments.check, "a check's name");
   flags.String("mode", &mode, "one mode row, such as zero2 or full_shard/none");
   flags.Int("world_size", &world_size, 1, 64, "ranks");
+  flags.String("engine", &engine, "what runs the cases: cpu, provenance or accounting");
   absl::Status status = flags.Parse(argc, argv);
   if (!status.ok()) return status;
   const absl::StatusOr<std::unique_ptr<Check>> check = MakeCheck(arguments.check);
@@ -130,6 +128,9 @@ absl::StatusOr<SuiteArguments> ParseArguments(int argc, char** argv) {
   if (rows->size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat("--mode=", mode, " names several rows"));
   }
+  const absl::StatusOr<EngineKind> parsed = ParseEngineKind(engine);
+  if (!parsed.ok()) return parsed.status();
+  arguments.engine = *parsed;
   arguments.row = (*rows)[0];
   arguments.world_size = static_cast<int32_t>(world_size);
   return arguments;

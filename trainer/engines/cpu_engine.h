@@ -21,9 +21,10 @@
 #include "invariants/run_description/run_description.h"
 #include "trainer/engines/engine.h"
 #include "trainer/engines/engine_parts.h"
-#include "trainer/engines/rank_memory.h"
 
 namespace shardproof {
+
+class RankMemory;
 
 // What the engine may take: limit_bytes less what others beside it (the oracle) will take.
 struct MemoryBudget {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/rank_memory.h"
 #include "trainer/plan/planner.h"
 
 namespace shardproof {

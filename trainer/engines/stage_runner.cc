@@ -133,6 +133,8 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
       gradients_.push_back(nullptr);
       continue;
     }
+    // A sum that an edited plan never begins must not be one of an earlier micro-batch.
+    if (!again(tensor)) sums[tensor].clear();
     const std::vector<Piece>& pieces = gradient_pieces_[tensor];
     if (pieces.size() == 1 && !accumulate && !again(tensor)) {
       gradients_.push_back(memory.data(buffer) + pieces[0].offset);
@@ -152,7 +154,7 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
     if (gradients_[i] == nullptr) continue;
     float* buffer = memory.data(BufferOf(uses, placement_.gradient_set[tensor]));
     const std::vector<float>& workspace = gradient_workspace_[i];
-    if (sums_uses(tensor)) {
+    if (sums_uses(tensor) && !sums[tensor].empty()) {
       std::vector<float>& sum = sums[tensor];
       if (again(tensor)) {
         for (size_t element = 0; element < sum.size(); ++element)

@@ -16,10 +16,11 @@ absl::StatusOr<std::unique_ptr<ModelCompute>> MakeModelCompute(const RunDescript
     case ModelKind::kOpaque:
       break;
   }
-  return absl::UnimplementedError(absl::StrCat(
-      "model '", run.model.name,
-      "' has layers that this trainer does not compute; use --engine=accounting, or --model=probe:",
-      run.model.name, " to train its shapes with the probe's gradients"));
+  return absl::UnimplementedError(
+      absl::StrCat("model '", run.model.name,
+                   "' has layers that this trainer does not compute; use --engine=accounting or "
+                   "provenance, or --model=probe:",
+                   run.model.name, " to train its shapes with the probe's gradients"));
 }
 
 }  // namespace shardproof

@@ -27,7 +27,8 @@ TEST(MakeModelCompute, SaysWhatToUseForLayersItDoesNotCompute) {
   EXPECT_EQ(compute.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(compute.status().message(),
             "model 'gpt2.json' has layers that this trainer does not compute; use "
-            "--engine=accounting, or --model=probe:gpt2.json to train its shapes with the probe's "
+            "--engine=accounting or provenance, or --model=probe:gpt2.json to train its shapes "
+            "with the probe's "
             "gradients");
 }
 

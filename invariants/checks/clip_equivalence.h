@@ -1,0 +1,24 @@
+// The part of numeric_equivalence that is about clipping: what every rank clipped with.
+// Private to the checks.
+//
+// Rules. Norm and coefficient of each rank are within kClipTolerance of those of replicated
+// training, relative, and have the same bits on all ranks: ranks that clip differently train
+// different models. A run without clip_grad_norm multiplies by 1. Without clips shown, a run that
+// clips gets a note; with those of some ranks only, the verdict is not_observed.
+#ifndef INVARIANTS_CHECKS_CLIP_EQUIVALENCE_H_
+#define INVARIANTS_CHECKS_CLIP_EQUIVALENCE_H_
+
+#include "invariants/checks/check.h"
+#include "invariants/observation/observation.h"
+#include "invariants/run_description/run_description.h"
+
+namespace shardproof {
+
+inline constexpr double kClipTolerance = 1e-6;
+
+void JudgeClips(const RunDescription& run, const StepObservation& observed,
+                const ReferenceStep& reference, Findings& findings);
+
+}  // namespace shardproof
+
+#endif  // INVARIANTS_CHECKS_CLIP_EQUIVALENCE_H_

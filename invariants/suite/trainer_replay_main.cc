@@ -1,0 +1,6 @@
+#include "invariants/suite/sharded_trainer.h"
+#include "invariants/suite/trainer_programs.h"
+
+int main(int argc, char** argv) {
+  return shardproof::TrainerReplayMain(argc, argv, shardproof::MakeTrainerUnderTest());
+}

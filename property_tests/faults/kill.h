@@ -1,0 +1,53 @@
+// RunEdited: one run of an edited trainer through all checks, to the names of those that object.
+#ifndef PROPERTY_TESTS_FAULTS_KILL_H_
+#define PROPERTY_TESTS_FAULTS_KILL_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "invariants/checks/check.h"
+#include "invariants/suite/run_case.h"
+#include "property_tests/faults/fault.h"
+
+namespace shardproof {
+
+// What a verification suite of today checks, each as such suites have it:
+//   factors      sums over the ranks of parameter, gradient and optimizer bytes, over the model's
+//   params_1e-4  parameters within 1e-4 of replicated training, after every step
+//   counts       how many collectives of each kind a step has
+//   padding      every element held exactly once, offsets that round-trip; no poison
+//   lifecycle    gathered before computation, sharded when idle; no versions
+// Padding and lifecycle see all that those checks see, less the rules that need poison and
+// versions, so their score is an upper bound.
+std::vector<std::string> ClassicCheckNames();
+
+struct KillReport {
+  // Checks with verdict fail on the cpu or the provenance engine, in the order of
+  // AllCheckNames(); then kEngineError where an engine ended the run.
+  std::vector<std::string> killers;
+  std::vector<std::string> classic;  // those of ClassicCheckNames() that object
+  // The engine's error. DeadlineExceeded or FailedPrecondition: ranks that wait for each other or
+  // call different things. Others say that the edit is not a plan.
+  absl::Status error;
+  std::string refusal;                   // why an engine declined; empty if none did
+  std::vector<CheckResult> failures;     // for messages: each failed check once
+  EngineKind engine = EngineKind::kCpu;  // of the first failure
+};
+
+bool Killed(const KillReport& report);
+bool KilledBy(const KillReport& report, absl::string_view check);
+
+// The column names of a kill matrix: all checks, provenance, kEngineError.
+std::vector<std::string> KillerNames();
+
+absl::StatusOr<RunDescription> ParseFaultRun(absl::string_view line);
+
+// On the cpu engine, then on provenance. `edit` empty: the trainer as it is.
+KillReport RunEdited(const RunDescription& run, const PartsEdit& edit);
+
+}  // namespace shardproof
+
+#endif  // PROPERTY_TESTS_FAULTS_KILL_H_

@@ -1,0 +1,78 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "gtest/gtest.h"
+#include "property_tests/faults/catalogue.h"
+#include "property_tests/faults/kill_matrix.h"
+
+namespace shardproof {
+namespace {
+
+using ::absl::StrContains;
+
+FaultOutcome OutcomeOf(const char* name, std::vector<std::string> killers) {
+  absl::StatusOr<Fault> fault = FindFault(name);
+  EXPECT_TRUE(fault.ok()) << fault.status();
+  FaultOutcome outcome = {*std::move(fault), {}};
+  outcome.report.killers = std::move(killers);
+  return outcome;
+}
+
+TEST(KillMatrixTextTest, OneLineAFaultOneColumnACheck) {
+  const std::string text =
+      MatrixText({OutcomeOf("A2", {"numeric_equivalence"}), OutcomeOf("F7", {"peak_memory"})});
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3) << text;
+  EXPECT_TRUE(StrContains(lines[0], "numeric_equivalence"));
+  EXPECT_TRUE(StrContains(lines[1], "reduce_scatter_sums_instead_of_mean"));
+  EXPECT_EQ(lines[1].find(" x "), lines[0].find("numeric_equivalence") - 1);
+  EXPECT_EQ(lines[2].find(" x "), lines[0].find("peak_memory") - 1);
+}
+
+TEST(KillMatrixTextTest, AFaultMustBeFoundByAllItsKillers) {
+  EXPECT_EQ(Complaint(OutcomeOf("A4", {"numeric_equivalence", "collective_ledger"})), "");
+  const std::string missed = Complaint(OutcomeOf("A4", {"numeric_equivalence"}));
+  EXPECT_TRUE(StrContains(missed, "not found by collective_ledger")) << missed;
+  EXPECT_TRUE(StrContains(missed, "--fault=alternate_driver_skips_grad_reduction")) << missed;
+  EXPECT_TRUE(StrContains(Complaint(OutcomeOf("A2", {})), "found by nothing"));
+}
+
+TEST(KillMatrixTextTest, WhatIsNoFaultMustPass) {
+  EXPECT_EQ(Complaint(OutcomeOf("H11", {})), "");
+  EXPECT_TRUE(StrContains(Complaint(OutcomeOf("H11", {"padding"})), "is no fault"));
+}
+
+TEST(KillMatrixTextTest, CountsUniqueKillsAndScores) {
+  std::vector<FaultOutcome> outcomes = {
+      OutcomeOf("A2", {"numeric_equivalence"}),
+      OutcomeOf("A4", {"numeric_equivalence", "collective_ledger"}), OutcomeOf("F7", {})};
+  outcomes[1].report.classic = {"params_1e-4", "counts"};
+  EXPECT_TRUE(StrContains(UniqueKillsText(outcomes), "numeric_equivalence      2      1"))
+      << UniqueKillsText(outcomes);
+  EXPECT_TRUE(StrContains(ClassicText(outcomes), "together find 1 of 3 faults"))
+      << ClassicText(outcomes);
+  EXPECT_TRUE(StrContains(SummaryText(outcomes), "146 rows, 3 expressible, 2 killed, "))
+      << SummaryText(outcomes);
+}
+
+TEST(KillMatrixTextTest, SumsEditsByKind) {
+  std::vector<EditOutcome> outcomes(3);
+  outcomes[0] = {.name = "a/op 1: drop", .kind = EditKind::kDrop, .fate = EditFate::kKilled};
+  outcomes[1] = {.name = "a/op 1: swap", .kind = EditKind::kSwap, .fate = EditFate::kEquivalent};
+  outcomes[2] = {.name = "a/op 2: swap",
+                 .kind = EditKind::kSwap,
+                 .fate = EditFate::kSurvived,
+                 .difference = "other bytes"};
+  const std::string text = EditsText(outcomes);
+  EXPECT_TRUE(StrContains(text, "swap         2       0           1         0         1")) << text;
+  EXPECT_TRUE(StrContains(text, "all kinds    3       1           1         0         1")) << text;
+  EXPECT_EQ(Complaint(outcomes[0]), "");
+  EXPECT_TRUE(StrContains(Complaint(outcomes[2]), "--edit='a/op 2: swap'"));
+  outcomes[0].error = absl::InvalidArgumentError("outside");
+  EXPECT_TRUE(StrContains(Complaint(outcomes[0]), "cannot be run: outside"));
+}
+
+}  // namespace
+}  // namespace shardproof

@@ -1,0 +1,76 @@
+#include "property_tests/judge_case.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "invariants/report/failure_text.h"
+
+namespace shardproof {
+namespace {
+
+EngineVerdict WithoutJudgement(EngineKind engine, absl::string_view cause, absl::string_view reason,
+                               bool is_bad_input) {
+  return {.engine = engine,
+          .passes = false,
+          .is_bad_input = is_bad_input,
+          .cause = std::string(cause),
+          .headline = absl::StrCat(cause, ": ", reason)};
+}
+
+bool Passes(const CheckResult& check, EngineKind engine) {
+  switch (check.verdict) {
+    case Verdict::kPass:
+      return true;
+    case Verdict::kInferred:
+    case Verdict::kNotObserved:
+      return engine != EngineKind::kCpu;
+    case Verdict::kFail:
+    case Verdict::kRefused:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options) {
+  const absl::StatusOr<CaseResult> result = RunCase(run, options);
+  if (!result.ok()) {
+    return WithoutJudgement(options.engine, "error", result.status().message(),
+                            absl::IsResourceExhausted(result.status()));
+  }
+  if (result->verdict == Verdict::kRefused) {
+    return WithoutJudgement(options.engine, "refused", result->refusal, /*is_bad_input=*/true);
+  }
+  EngineVerdict verdict = {.engine = options.engine};
+  std::vector<std::string> names;
+  for (const CheckResult& check : result->checks) {
+    if (Passes(check, options.engine)) continue;
+    names.push_back(check.name);
+    const std::string reason =
+        check.verdict == Verdict::kFail
+            ? ""
+            : absl::StrCat(check.name, " ", Name(check.verdict), ": ", check.reason, "\n");
+    absl::StrAppend(&verdict.details, verdict.details.empty() ? "" : "\n", reason,
+                    FailureText(check));
+  }
+  if (names.empty()) return verdict;
+  verdict.passes = false;
+  verdict.cause = names[0];
+  verdict.headline = absl::StrCat("FAILS ", absl::StrJoin(names, ", "));
+  return verdict;
+}
+
+std::vector<EngineKind> AllEngines() {
+  return {EngineKind::kCpu, EngineKind::kProvenance, EngineKind::kAccounting};
+}
+
+absl::StatusOr<std::vector<EngineKind>> ParseEngines(absl::string_view text) {
+  if (text == "all") return AllEngines();
+  absl::StatusOr<EngineKind> engine = ParseEngineKind(text);
+  if (engine.ok()) return std::vector<EngineKind>{*engine};
+  return absl::InvalidArgumentError(absl::StrCat(engine.status().message(), ", all"));
+}
+
+}  // namespace shardproof

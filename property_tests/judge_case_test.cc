@@ -1,0 +1,75 @@
+#include "property_tests/judge_case.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "invariants/run_description/parse.h"
+#include "property_tests/summing_trainer.h"
+#include "trainer/model/importers.h"
+
+namespace shardproof {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+RunDescription Parsed(absl::string_view line) {
+  absl::StatusOr<RunDescription> run = ParseRun(line, ImportModel);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+TEST(JudgeCase, PassesOnEveryEngine) {
+  const RunDescription run = Parsed("model=probe:3,2x2;world_size=2;mode=zero2");
+  for (const EngineKind engine : AllEngines()) {
+    const EngineVerdict verdict = JudgeCase(run, {.engine = engine});
+    EXPECT_TRUE(verdict.passes) << Name(engine) << verdict.headline << verdict.details;
+    EXPECT_EQ(verdict.engine, engine);
+    EXPECT_EQ(verdict.headline, "pass");
+    EXPECT_THAT(verdict.details, IsEmpty());
+  }
+}
+
+TEST(JudgeCase, AFailureNamesItsChecksAndTheirRules) {
+  const EngineVerdict verdict =
+      JudgeCase(Parsed("model=mlp:3,2;world_size=4;mode=zero2"), {.make_parts = SummingParts});
+  EXPECT_FALSE(verdict.passes);
+  EXPECT_FALSE(verdict.is_bad_input);
+  EXPECT_EQ(verdict.cause, "numeric_equivalence");
+  EXPECT_THAT(verdict.headline, StartsWith("FAILS numeric_equivalence"));
+  EXPECT_THAT(verdict.details, HasSubstr("  rule "));
+  EXPECT_THAT(verdict.details, HasSubstr("ratio"));
+}
+
+TEST(JudgeCase, ARefusalIsBadInput) {
+  const EngineVerdict verdict =
+      JudgeCase(Parsed("model=mlp:3,2;world_size=2;parameter_dtype=bfloat16"), {});
+  EXPECT_FALSE(verdict.passes);
+  EXPECT_TRUE(verdict.is_bad_input);
+  EXPECT_EQ(verdict.cause, "refused");
+  EXPECT_THAT(verdict.headline, HasSubstr("bfloat16"));
+}
+
+TEST(JudgeCase, AnErrorIsNoPass) {
+  const EngineVerdict verdict = JudgeCase(Parsed("model=mlp:3,2"), {.checks = {"everything"}});
+  EXPECT_FALSE(verdict.passes);
+  EXPECT_EQ(verdict.cause, "error");
+  EXPECT_THAT(verdict.headline, HasSubstr("'everything' is unknown"));
+}
+
+TEST(JudgeCase, TooMuchMemoryIsBadInput) {
+  const EngineVerdict verdict = JudgeCase(Parsed("model=mlp:3,2"), {.memory_limit_bytes = 10});
+  EXPECT_FALSE(verdict.passes);
+  EXPECT_TRUE(verdict.is_bad_input);
+}
+
+TEST(ParseEngines, OneOrAll) {
+  EXPECT_EQ(ParseEngines("all")->size(), AllEngines().size());
+  EXPECT_THAT(*ParseEngines("accounting"), ElementsAre(EngineKind::kAccounting));
+  EXPECT_THAT(std::string(ParseEngines("gpu").status().message()),
+              HasSubstr("engine 'gpu' is unknown; accepted: accounting, cpu, provenance, all"));
+}
+
+}  // namespace
+}  // namespace shardproof
