@@ -146,5 +146,7 @@ def sharding_suite(
             tests.append(":" + test)
     native.test_suite(
         name = name,
+        # A suite of manual tests would otherwise run them in //...
+        tags = ["manual"] if "manual" in tags else [],
         tests = tests,
     )

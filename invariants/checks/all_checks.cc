@@ -11,6 +11,7 @@
 #include "invariants/checks/liveness.h"
 #include "invariants/checks/numeric_equivalence.h"
 #include "invariants/checks/ordering.h"
+#include "invariants/checks/overlap.h"
 #include "invariants/checks/padding.h"
 #include "invariants/checks/peak_memory.h"
 #include "invariants/checks/provenance.h"
@@ -42,8 +43,10 @@ constexpr Entry kChecks[] = {
     {"liveness", Make<MakeLiveness>},
 };
 
-// Asked for by name only: its evidence comes from an engine of its own.
-constexpr Entry kOtherChecks[] = {{"provenance", Make<MakeProvenance>}};
+// Asked for by name only: the evidence of one comes from an engine of its own, and the other is
+// about time, which a correct trainer may waste.
+constexpr Entry kOtherChecks[] = {{"provenance", Make<MakeProvenance>},
+                                  {"overlap", Make<MakeOverlap>}};
 
 }  // namespace
 

@@ -19,8 +19,9 @@ std::vector<std::string> AllCheckNames();
 // Fresh instances, in that order.
 std::vector<std::unique_ptr<Check>> AllChecks();
 
-// One of them, or provenance, whose evidence only an engine that computes with origins shows.
-// InvalidArgument names the unknown check and lists those.
+// One of them; or provenance, whose evidence only an engine that computes with origins shows; or
+// overlap, which a correct trainer need not pass. InvalidArgument names the unknown check and lists
+// those.
 absl::StatusOr<std::unique_ptr<Check>> MakeCheck(absl::string_view name);
 
 }  // namespace shardproof

@@ -50,17 +50,17 @@ int64_t UlpDistance(float a, float b) {
   return std::llabs(Ordered(a) - Ordered(b));
 }
 
-float PoisonValue(Poison poison) {
+float PoisonValue(PoisonTag poison) {
   return FloatFromBits(kQuietNan | static_cast<uint32_t>(poison.kind) << 16 |
                        (static_cast<uint32_t>(poison.buffer) & 0xffff));
 }
 
-std::optional<Poison> ReadPoison(float value) {
+std::optional<PoisonTag> ReadPoison(float value) {
   const uint32_t bits = FloatBits(value);
   if ((bits & kQuietNan) != kQuietNan) return std::nullopt;
   const uint32_t kind = (bits & kPayload) >> 16;
   if (kind < 1 || kind > 3) return std::nullopt;
-  return Poison{static_cast<PoisonKind>(kind), static_cast<int32_t>(bits & 0xffff)};
+  return PoisonTag{static_cast<PoisonKind>(kind), static_cast<int32_t>(bits & 0xffff)};
 }
 
 absl::string_view Name(PoisonKind kind) {

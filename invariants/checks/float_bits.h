@@ -32,14 +32,14 @@ enum class PoisonKind : uint8_t {
   kFreed = 3,    // memory that was freed
 };
 
-struct Poison {
+struct PoisonTag {
   PoisonKind kind = PoisonKind::kPadding;
   int32_t buffer = 0;  // the low 16 bits of the buffer's id
 };
 
-float PoisonValue(Poison poison);
+float PoisonValue(PoisonTag poison);
 // Nothing for a number, and for a NaN that arithmetic made.
-std::optional<Poison> ReadPoison(float value);
+std::optional<PoisonTag> ReadPoison(float value);
 // "padding", "memory never written", "freed memory".
 absl::string_view Name(PoisonKind kind);
 

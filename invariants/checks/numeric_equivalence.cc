@@ -650,7 +650,7 @@ absl::string_view NumericEquivalenceCheck::CauseOfClipping(double ratio) const {
 }
 
 std::string NumericEquivalenceCheck::Cause(StateClass state, float actual, double ratio) const {
-  if (const std::optional<Poison> poison = ReadPoison(actual)) {
+  if (const std::optional<PoisonTag> poison = ReadPoison(actual)) {
     return absl::StrCat("the value is the poison of ", Name(poison->kind), " of buffer ",
                         poison->buffer, ": it was read as if it held an element; see padding");
   }

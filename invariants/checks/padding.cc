@@ -507,7 +507,7 @@ void PaddingCheck::JudgeValues(const RankState& state) {
 // What padding of the segment may hold.
 bool IsInert(const StateSegment& segment, float value) {
   if (segment.state == StateClass::kReducedGradient) return std::isnan(value);
-  const std::optional<Poison> poison = ReadPoison(value);
+  const std::optional<PoisonTag> poison = ReadPoison(value);
   if (!poison.has_value() || poison->kind != PoisonKind::kPadding) return false;
   return segment.buffer < 0 || poison->buffer == (segment.buffer & 0xffff);
 }
@@ -518,7 +518,7 @@ std::string CauseOfPadding(float value) {
     return "a write with a padded length, a shifted offset, or padding that is set to zero and "
            "takes part in sums";
   }
-  const std::optional<Poison> poison = ReadPoison(value);
+  const std::optional<PoisonTag> poison = ReadPoison(value);
   if (!poison.has_value()) {
     return "arithmetic ran over the padding: an update or sum with a padded length";
   }
@@ -539,8 +539,11 @@ void PaddingCheck::JudgePaddingValues(const RankState& state, const StateSegment
     Violation violation = Base("padding stays the NaN that it was filled with", state.ranks.first);
     const std::string place = NameBuffer(state, segment.buffer, &violation);
     const bool any = segment.state == StateClass::kReducedGradient || segment.buffer < 0;
-    violation.expected =
-        any ? "NaN" : FloatText(PoisonValue({PoisonKind::kPadding, segment.buffer}));
+    violation.expected = "NaN";
+    if (!any) {
+      const uint32_t bits = FloatBits(PoisonValue({PoisonKind::kPadding, segment.buffer}));
+      absl::StrAppend(&violation.expected, " (0x", absl::Hex(bits, absl::kZeroPad8), ")");
+    }
     violation.actual = absl::StrCat(FloatText(*wrong), " at offset ",
                                     segment.buffer_offset + (wrong - segment.values), " of ", place,
                                     " (", Name(segment.state), ")");
@@ -551,7 +554,7 @@ void PaddingCheck::JudgePaddingValues(const RankState& state, const StateSegment
 
 void PaddingCheck::JudgeElements(const RankState& state, const StateSegment& segment) {
   int64_t index = FirstNan(segment.values, segment.range.count);
-  std::optional<Poison> poison;
+  std::optional<PoisonTag> poison;
   while (index >= 0 && !(poison = ReadPoison(segment.values[index]))) {
     const int64_t rest = FirstNan(segment.values + index + 1, segment.range.count - index - 1);
     index = rest < 0 ? -1 : index + 1 + rest;

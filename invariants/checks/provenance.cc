@@ -62,6 +62,30 @@ OriginKind WantedKind(OriginUse use) {
   return OriginKind::kParameter;
 }
 
+// The rule that a use breaks when it meets another value.
+absl::string_view RuleOf(OriginUse use) {
+  switch (use) {
+    case OriginUse::kForwardParameter:
+    case OriginUse::kBackwardParameter:
+      return kReadRule;
+    case OriginUse::kHeldParameter:
+    case OriginUse::kHeldExpAvg:
+    case OriginUse::kHeldExpAvgSq:
+      return kHeldRule;
+    case OriginUse::kUpdateParameter:
+    case OriginUse::kUpdateExpAvg:
+    case OriginUse::kUpdateExpAvgSq:
+      return kUpdateRule;
+    case OriginUse::kNormGradient:
+    case OriginUse::kUpdateGradient:
+    case OriginUse::kHeldGradient:
+      return kGradientRule;
+    case OriginUse::kClipCoefficient:
+      return kNormRule;
+  }
+  return kReadRule;
+}
+
 // What one norm of one rank covered.
 struct NormCover {
   int32_t event = -1;
@@ -100,7 +124,9 @@ class Provenance final : public Check {
   bool IsWantedSum(int32_t tensor, int32_t terms, bool clipped);
 
   void AddWrongValue(const OriginRecord& record, int64_t at, const Origin& origin);
+  void AddMisplaced(const OriginRecord& record, int64_t element, const Origin& origin);
   void AddWrongSum(const OriginRecord& record, int64_t element, const Origin& origin);
+  void AddWrongVersion(const OriginRecord& record, int64_t element, const Origin& origin);
   void AddUpdate(const OriginRecord& record, absl::string_view expected, absl::string_view actual,
                  absl::string_view cause);
   void AddNorm(const OriginRecord& record, absl::string_view actual, int32_t tensor,
@@ -323,40 +349,28 @@ bool Provenance::IsWantedSum(int32_t tensor, int32_t terms, bool clipped) {
 
 void Provenance::AddWrongValue(const OriginRecord& record, int64_t at, const Origin& origin) {
   const int64_t element = record.range.first + at;
-  const bool placed = origin.kind == WantedKind(record.use) && origin.tensor == record.tensor &&
-                      origin.element == element;
-  if (placed && origin.kind == OriginKind::kGradient) {
+  if (origin.kind != WantedKind(record.use) || origin.tensor != record.tensor ||
+      origin.element != element) {
+    AddMisplaced(record, element, origin);
+  } else if (origin.kind == OriginKind::kGradient) {
     AddWrongSum(record, element, origin);
-    return;
+  } else {
+    AddWrongVersion(record, element, origin);
   }
+}
+
+void Provenance::AddMisplaced(const OriginRecord& record, int64_t element, const Origin& origin) {
   findings_.Add([&] {
-    const bool gradient = WantedKind(record.use) == OriginKind::kGradient;
-    const absl::string_view rule =
-        gradient             ? kGradientRule
-        : IsHeld(record.use) ? kHeldRule
-        : record.use == OriginUse::kUpdateExpAvg || record.use == OriginUse::kUpdateExpAvgSq
-            ? kUpdateRule
-            : kReadRule;
-    Violation violation = Base(rule, record, record.tensor, element);
-    if (placed) {
-      const int64_t wanted = WantedVersion(record.use, record.tensor);
-      violation.expected = absl::StrCat("version ", wanted);
-      violation.actual = absl::StrCat("version ", origin.version);
-      violation.likely_cause =
-          origin.version > wanted
-              ? "an update that ran twice, or in a step that does not use the tensor"
-              : "an update that left these elements out, or a gather, broadcast or copy after it "
-                "that did not run, or ran before it";
-      return violation;
-    }
+    Violation violation = Base(RuleOf(record.use), record, record.tensor, element);
     Origin wanted;
     wanted.kind = WantedKind(record.use);
     wanted.tensor = record.tensor;
     wanted.element = element;
-    if (!gradient) wanted.version = static_cast<int32_t>(WantedVersion(record.use, record.tensor));
+    wanted.version = static_cast<int32_t>(WantedVersion(record.use, record.tensor));
     violation.expected = OriginText(*run_, *observed_, wanted);
     violation.actual = OriginText(*run_, *observed_, origin);
-    if (HasElement(origin.kind) && HasElement(wanted.kind)) {
+    const bool elsewhere = origin.tensor != record.tensor || origin.element != element;
+    if (HasElement(origin.kind) && elsewhere) {
       absl::StrAppend(&violation.actual, ": ",
                       ElementText(run_->model, origin.tensor, origin.element), " lies where ",
                       ElementText(run_->model, record.tensor, element), " belongs");
@@ -369,6 +383,22 @@ void Provenance::AddWrongValue(const OriginRecord& record, int64_t at, const Ori
           "a collective or computation that did not write all of the buffer, or memory that was "
           "freed too early";
     }
+    return violation;
+  });
+}
+
+void Provenance::AddWrongVersion(const OriginRecord& record, int64_t element,
+                                 const Origin& origin) {
+  findings_.Add([&] {
+    Violation violation = Base(RuleOf(record.use), record, record.tensor, element);
+    const int64_t wanted = WantedVersion(record.use, record.tensor);
+    violation.expected = absl::StrCat("version ", wanted);
+    violation.actual = absl::StrCat("version ", origin.version);
+    violation.likely_cause =
+        origin.version > wanted
+            ? "an update that ran twice, or in a step that does not use the tensor"
+            : "an update that left these elements out, or a gather, broadcast or copy after it "
+              "that did not run, or ran before it";
     return violation;
   });
 }
@@ -468,17 +498,16 @@ void Provenance::JudgeNormRead(const OriginRecord& record) {
   NormCover& cover = norms_[record.rank];
   if (cover.event != record.event) cover = {record.event, {}};
   for (const OriginRun& run : RunsOf(record)) {
-    const bool known = run.origin.kind == OriginKind::kGradient && IsTensor(run.origin.tensor);
-    OriginRecord part = record;
-    part.range = {run.origin.element, run.count};
-    if (known) {
-      part.tensor = run.origin.tensor;
-      cover.ranges.push_back({run.origin.tensor, part.range});
+    if (run.origin.kind != OriginKind::kGradient || !IsTensor(run.origin.tensor)) {
+      AddNorm(record, OriginText(*run_, *observed_, run.origin), record.tensor, /*element=*/-1);
+      continue;
     }
-    if (!known || !IsWantedSum(run.origin.tensor, run.origin.terms, /*clipped=*/false)) {
-      if (!IsTensor(part.tensor)) part.tensor = 0;
+    OriginRecord part = record;
+    part.tensor = run.origin.tensor;
+    part.range = {run.origin.element, run.count};
+    cover.ranges.push_back({part.tensor, part.range});
+    if (!IsWantedSum(part.tensor, run.origin.terms, /*clipped=*/false)) {
       AddWrongValue(part, 0, run.origin);
-      return;
     }
   }
 }

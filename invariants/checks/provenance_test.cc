@@ -254,6 +254,14 @@ TEST_F(ProvenanceTest, StaleParametersAreNamedWhereTheyAreRead) {
   }
 }
 
+TEST_F(ProvenanceTest, AnUpdateOfAStaleParameterBreaksTheRuleOfUpdates) {
+  const Violation violation = Only(
+      [](OriginScript& script) { script.Value(OriginUse::kUpdateParameter, 0, 1).version = 2; });
+  EXPECT_THAT(violation.rule, HasSubstr("is updated once"));
+  EXPECT_EQ(violation.expected, "version 1");
+  EXPECT_EQ(violation.actual, "version 2");
+}
+
 TEST_F(ProvenanceTest, AnUpdateThatIsMissingOrRanTwiceIsFoundAtTheBoundary) {
   Violation violation =
       Only([](OriginScript& script) { script.Value(OriginUse::kHeldParameter, 1, 3).version = 1; });
@@ -428,6 +436,18 @@ TEST_F(ClippingTest, ANormThatLeavesOutOrRepeatsElementsIsNamed) {
   result = Judge([](OriginScript& script) { AddClip(script, {0, 1}); });
   ASSERT_EQ(result.violation_count, 2);
   EXPECT_EQ(result.violations[0].actual, "element 0 of layers.0.weight twice");
+}
+
+TEST_F(ClippingTest, ANormOfWhatIsNoGradientIsNamed) {
+  const CheckResult result = Judge([](OriginScript& script) {
+    AddClip(script, {-1});
+    script.Value(OriginUse::kNormGradient, 1, 3).kind = OriginKind::kFreed;
+    script.Value(OriginUse::kNormGradient, 1, 3).rank = 1;
+    script.Value(OriginUse::kNormGradient, 1, 3).buffer = 0;
+  });
+  ASSERT_EQ(result.violation_count, 2);  // that, and that the gradient is not there
+  EXPECT_EQ(result.violations[0].actual, "freed memory of bucket 0");
+  EXPECT_EQ(result.violations[1].actual, "a norm without element 0 of layers.1.bias");
 }
 
 // --- evidence ---

@@ -65,7 +65,7 @@ void AppendValue(std::string* out, float value) {
       out, static_cast<float>(read) == value ? digits : Digits(static_cast<double>(value), &exact));
 }
 
-void AppendLoss(std::string* out, double value) {
+void AppendDouble(std::string* out, double value) {
   std::array<char, 32> buffer;
   if (std::isfinite(value)) {
     AppendNumber(out, Digits(value, &buffer));
@@ -488,7 +488,7 @@ absl::Status ReadValue(const Json& json, const Place& place, float* value) {
   return RefuseJson(place, json, kAcceptedValue);
 }
 
-absl::Status ReadLoss(const Json& json, const Place& place, double* value) {
+absl::Status ReadDouble(const Json& json, const Place& place, double* value) {
   if (json.is_number()) {
     *value = json.get<double>();
     return absl::OkStatus();
@@ -573,6 +573,18 @@ absl::Status ReadState(const Json& json, const Place& place, const Limits& limit
   return fields.Finish();
 }
 
+absl::Status ReadClip(const Json& json, const Place& place, ClipObservation* clip) {
+  Fields fields(json, place);
+  fields.Value(
+      "norm", [&](const Json& norm, const Place& at) { return ReadDouble(norm, at, &clip->norm); },
+      Need::kRequired);
+  fields.Value(
+      "coefficient",
+      [&](const Json& value, const Place& at) { return ReadValue(value, at, &clip->coefficient); },
+      Need::kRequired);
+  return fields.Finish();
+}
+
 absl::Status ReadStep(const Json& json, const Limits& limits, StoredStep* step) {
   StepObservation& out = step->observation;
   const Place place;
@@ -588,13 +600,22 @@ absl::Status ReadStep(const Json& json, const Limits& limits, StoredStep* step) 
   });
   fields.List("losses", [&](const Json& loss, const Place& at) {
     out.losses.push_back(0);
-    return ReadLoss(loss, at, &out.losses.back());
+    return ReadDouble(loss, at, &out.losses.back());
+  });
+  fields.Flag("any_order", &out.any_order);
+  fields.List("clips", [&](const Json& clip, const Place& at) {
+    out.clips.emplace_back();
+    return ReadClip(clip, at, &out.clips.back());
   });
   SHARDPROOF_RETURN_IF_ERROR(fields.Finish());
-  const int64_t losses = static_cast<int64_t>(out.losses.size());
-  if (losses == 0 || losses == limits.ranks) return absl::OkStatus();
-  return Refuse(Place{&place, "losses"}, absl::StrCat("a list of ", losses),
-                absl::StrCat("none, or one for each of ", limits.ranks, " ranks"));
+  const std::pair<const char*, size_t> by_rank[] = {{"losses", out.losses.size()},
+                                                    {"clips", out.clips.size()}};
+  for (const auto& [key, count] : by_rank) {
+    if (count == 0 || count == static_cast<size_t>(limits.ranks)) continue;
+    return Refuse(Place{&place, key}, absl::StrCat("a list of ", count),
+                  absl::StrCat("none, or one for each of ", limits.ranks, " ranks"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AtLine(int64_t line, const absl::Status& status) {
@@ -666,7 +687,17 @@ std::string PrintObservationStep(const StepObservation& step, Values values) {
                [&](const RankState& state) { AppendState(&out, state, values); });
   }
   if (!step.losses.empty()) {
-    AppendList(&out, "losses", step.losses, [&out](double loss) { AppendLoss(&out, loss); });
+    AppendList(&out, "losses", step.losses, [&out](double loss) { AppendDouble(&out, loss); });
+  }
+  if (step.any_order) absl::StrAppend(&out, ",\"any_order\":true");
+  if (!step.clips.empty()) {
+    AppendList(&out, "clips", step.clips, [&out](const ClipObservation& clip) {
+      absl::StrAppend(&out, "{\"norm\":");
+      AppendDouble(&out, clip.norm);
+      absl::StrAppend(&out, ",\"coefficient\":");
+      AppendValue(&out, clip.coefficient);
+      out.push_back('}');
+    });
   }
   out.push_back('}');
   return out;

@@ -4,7 +4,8 @@
 //
 //   line 1   {"schema":"shardproof.observation/1","run":RUN}
 //            RUN is the run in JSON (run_description/parse.h, schema shardproof.run/1).
-//   line 2.. one step each, in order: {"step":0,"events":[..],"states":[..],"losses":[..]}
+//   line 2.. one step each, in order: {"step":0,"events":[..],"states":[..],"losses":[..],
+//            "any_order":false,"clips":[{"norm":2.5,"coefficient":0.4},..]}
 //            There are as many as RUN's steps: a run that ended early is not a run.
 //   events   one entry for each rank or group of like ranks:
 //            {"ranks":[first,stride,count],"buffers":[..],"live_before":[id,..],"events":[..]}
@@ -22,8 +23,10 @@
 //            tensor -1 is padding. values may be left out (not observed), else has `count`
 //            numbers that round to the float32 meant; non-finite ones are the strings "inf",
 //            "-inf" and "nan:0x7fc01234" with the bits, for payloads are evidence.
+//   losses, clips: one for each rank, or none. A norm is a double; numbers are written as values
+//            are.
 //   Required: step, ranks, role, elements of a buffer, kind, buffer of an access, state, tensor
-//   and count of a segment, and both fields of an entry of steps.
+//   and count of a segment, and both fields of an entry of steps and of clips.
 //
 // Errors: InvalidArgument that names the line, the field, its value and what is accepted. Unknown
 // and repeated keys are errors. What is well-formed but wrong, such as a segment beyond its

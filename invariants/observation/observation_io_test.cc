@@ -67,6 +67,8 @@ StepObservation OneOfEach(const std::vector<float>& values) {
   StepObservation step;
   step.step = 4;
   step.losses = {0.1, -std::numeric_limits<double>::infinity()};
+  step.any_order = true;
+  step.clips = {{0.1 + 0.2, 0.3f}, {std::numeric_limits<double>::infinity(), 0}};
   RankEvents events;
   events.ranks = {0, 1, 2};
   events.buffers = {
@@ -127,6 +129,11 @@ TEST(ObservationIo, WhatIsWrittenIsRead) {
   const StepObservation& step = (*read)[0].observation;
   EXPECT_EQ(step.step, 4);
   EXPECT_EQ(step.losses, written.losses);
+  EXPECT_TRUE(step.any_order);
+  ASSERT_EQ(step.clips.size(), 2u);
+  EXPECT_EQ(step.clips[0].norm, 0.1 + 0.2);
+  EXPECT_EQ(step.clips[0].coefficient, 0.3f);
+  EXPECT_TRUE(std::isinf(step.clips[1].norm));
   const RankEvents& events = step.events.at(0);
   EXPECT_EQ(events.ranks, (Group{0, 1, 2}));
   ASSERT_EQ(events.buffers.size(), 2u);
@@ -283,6 +290,12 @@ TEST(ObservationIo, EveryBadFieldIsNamedWithItsValueAndWhatIsAccepted) {
   EXPECT_THAT(ErrorOf("{\"step\":-1}"), HasSubstr("line 2: step is -1"));
   EXPECT_THAT(ErrorOf("{\"step\":0,\"states\":{}}"), HasSubstr("states is {}; accepted: an array"));
   EXPECT_THAT(ErrorOf("{\"step\":0,\"losses\":[1]}"), HasSubstr("losses is a list of 1"));
+  EXPECT_THAT(ErrorOf("{\"step\":0,\"clips\":[{\"norm\":1,\"coefficient\":1}]}"),
+              HasSubstr("clips is a list of 1; accepted: none, or one for each of 2 ranks"));
+  EXPECT_THAT(ErrorOf("{\"step\":0,\"clips\":[{\"norm\":1}]}"),
+              HasSubstr("clips[0].coefficient is missing"));
+  EXPECT_THAT(ErrorOf("{\"step\":0,\"any_order\":1}"),
+              HasSubstr("any_order is 1; accepted: true, false"));
   EXPECT_THAT(
       ErrorOf("{\"step\":0,\"states\":[{\"ranks\":[0,1,3]}]}"),
       HasSubstr("states[0].ranks is [0,1,3]; accepted: [first, stride, count] from 0, 1 and "

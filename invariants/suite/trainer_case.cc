@@ -200,7 +200,7 @@ void WithdrawUnobserved(const Told& told, CaseResult& result) {
   result.verdict = Verdict::kNotObserved;
   for (CheckResult& check : result.checks) {
     const bool follows = check.name == "issue_order" || check.name == "unshard_lifecycle" ||
-                         check.name == "peak_memory";
+                         check.name == "peak_memory" || check.name == "ordering";
     if (follows) {
       CheckResult withdrawn;
       withdrawn.name = check.name;

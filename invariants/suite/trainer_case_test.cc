@@ -176,13 +176,29 @@ TEST(TrainerCaseTest, ARankThatComputesForeverIsNamed) {
 
 TEST(TrainerCaseTest, ATrainerThatSaysNothingIsNotObservedInAnyCheck) {
   const absl::StatusOr<CaseResult> result =
-      RunCaseOf(Trainer([](const TrainerInputs&) -> Made { return Scripted(nullptr); }));
+      RunCaseOf(Trainer([](const TrainerInputs& inputs) -> Made {
+        return Scripted([inputs](int64_t) {
+          const absl::StatusOr<CollectiveHandle> handle = inputs.communicator.Start({});
+          return handle.ok() ? inputs.communicator.Wait(*handle, absl::Seconds(1))
+                             : handle.status();
+        });
+      }));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->verdict, Verdict::kNotObserved);
   EXPECT_EQ(result->checks.size(), 9u);
   for (const CheckResult& check : result->checks) {
     EXPECT_EQ(check.verdict, Verdict::kNotObserved) << check.name;
     EXPECT_NE(check.reason, "") << check.name;
+  }
+}
+
+TEST(TrainerCaseTest, ThatNobodyCommunicatesNeedsNoWordOfTheTrainer) {
+  const absl::StatusOr<CaseResult> result =
+      RunCaseOf(Trainer([](const TrainerInputs&) -> Made { return Scripted(nullptr); }));
+  ASSERT_TRUE(result.ok()) << result.status();
+  for (const CheckResult& check : result->checks) {
+    const bool ledger = check.name == "collective_ledger";
+    EXPECT_EQ(check.verdict, ledger ? Verdict::kFail : Verdict::kNotObserved) << check.name;
   }
 }
 

@@ -200,6 +200,12 @@ absl::StatusOr<bool> AllOrNone(int64_t step, absl::string_view what,
   return has(ranks[0]);
 }
 
+// Then there was nothing to label, and the communicators' word is enough.
+bool NobodyCommunicates(absl::Span<const RankStep> ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankStep& rank) { return rank.log->events().events.empty(); });
+}
+
 // What the shown elements and counters come to, for a trainer that states no bytes.
 StateBytes BytesShown(const RankReport& report, OptimizerKind optimizer) {
   StateBytes bytes;
@@ -245,8 +251,9 @@ absl::StatusOr<StepObservation> MergeStep(const RunDescription& run, int64_t ste
   }
   SHARDPROOF_ASSIGN_OR_RETURN(const bool state, AllOrNone(step, "state", ranks, ShowsState));
   SHARDPROOF_ASSIGN_OR_RETURN(
-      const bool events,
+      const bool told,
       AllOrNone(step, "operations", ranks, [](const RankStep& rank) { return rank.log->told(); }));
+  const bool events = told || NobodyCommunicates(ranks);
   SHARDPROOF_ASSIGN_OR_RETURN(const bool losses,
                               AllOrNone(step, "loss", ranks, [](const RankStep& rank) {
                                 return rank.report->loss.has_value();

@@ -23,7 +23,9 @@ struct RankStep {
 
 // `ranks`: by rank, all of the run. The observation's values are the reports'.
 //
-// What nobody told is empty in the observation, and the checks that need it say not_observed.
+// What nobody told is empty in the observation, and the checks that need it say not_observed. A
+// step in which no rank started a collective has events in any case, namely none: that is what
+// the communicators saw.
 // InvalidArgument, naming step, rank, what was told and what would be accepted:
 //   - something that only some ranks told: state, operations, a loss, a clip
 //   - a tensor, buffer, unit, stage or micro-batch that the run does not have

@@ -110,9 +110,21 @@ TEST_F(MergeStepTest, NothingToldIsEmptyAndNoError) {
   const absl::StatusOr<StepObservation> merged = Merge();
   ASSERT_TRUE(merged.ok()) << merged.status();
   EXPECT_TRUE(merged->states.empty());
-  EXPECT_TRUE(merged->events.empty());
+  // Nobody communicated, and that is known.
+  ASSERT_EQ(merged->events.size(), 2u);
+  EXPECT_TRUE(merged->events[0].events.empty());
   EXPECT_TRUE(merged->losses.empty());
   EXPECT_TRUE(merged->clips.empty());
+}
+
+TEST_F(MergeStepTest, CollectivesOfWhichNothingIsToldAreNotObserved) {
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    logs_[rank]->BeginStep();
+    logs_[rank]->CollectiveStarted({});
+  }
+  const absl::StatusOr<StepObservation> merged = Merge();
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_TRUE(merged->events.empty());
 }
 
 TEST_F(MergeStepTest, WhatOnlySomeRanksToldNamesTheRankWithout) {

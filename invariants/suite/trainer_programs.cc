@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -30,7 +31,9 @@
 #include "invariants/suite/trainer_case.h"
 #include "invariants/suite/trainer_search.h"
 #include "property_tests/generators/rapidcheck_defaults.h"
+#include "property_tests/replay_file.h"
 #include "rapidcheck.h"
+#include "trainer/model/importers.h"
 
 namespace shardproof {
 namespace {
@@ -76,15 +79,21 @@ JudgedCase JudgeRun(const Question& question, const RunDescription& run) {
       RunTrainerCase(*question.trainer, run, {.checks = question.checks});
   if (!result.ok()) {
     return {CaseOutcome::kFailed,
-            absl::StrCat(where, result.status().ToString(), "\n", ReplayLine(question, run))};
+            absl::StrCat(where, result.status().ToString(), "\n", ReplayLine(question, run)),
+            "error"};
   }
   if (result->verdict == Verdict::kRefused) return {CaseOutcome::kRefused, result->refusal};
-  std::string wrong;
+  JudgedCase judged;
   for (const CheckResult& check : result->checks) {
-    absl::StrAppend(&wrong, FailureOf(question, check));
+    const std::string wrong = FailureOf(question, check);
+    if (wrong.empty()) continue;
+    if (judged.cause.empty()) judged.cause = check.name;
+    absl::StrAppend(&judged.text, wrong);
   }
-  if (wrong.empty()) return {};
-  return {CaseOutcome::kFailed, absl::StrCat(where, wrong, ReplayLine(question, run))};
+  if (judged.cause.empty()) return judged;
+  judged.outcome = CaseOutcome::kFailed;
+  judged.text = absl::StrCat(where, judged.text, ReplayLine(question, run));
+  return judged;
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseWorldSizes(const std::string& text) {
@@ -349,24 +358,32 @@ int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer) {
               << result.failure;
     return 1;
   }
+  if (result.cases == 0) {
+    std::cout << NothingTested(result.refused, result.last_refusal) << "\n";
+    return 1;
+  }
   std::cout << result.coverage.Table();
-  if (result.cases > 0) return 0;
-  std::cout << NothingTested(result.refused, result.last_refusal) << "\n";
-  return 1;
+  return 0;
 }
 
 // --- the replay ---
 
 namespace {
 
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+absl::StatusOr<RunDescription> ReadRun(const std::string& path) {
   std::ifstream file(path);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) text.clear();
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (text.empty()) {
     return absl::NotFoundError(absl::StrCat("--file=", path, " cannot be read or is empty"));
   }
-  return text;
+  // A replay file of shardproof's own trainer says on which engine it failed; here it is a run.
+  if (absl::StrContains(text, "shardproof.replay/")) {
+    SHARDPROOF_ASSIGN_OR_RETURN(ReplayFile replay, ReadReplayFile(path, ImportModel));
+    return std::move(replay.run);
+  }
+  absl::StatusOr<RunDescription> run = ParseRunText(text);
+  if (run.ok()) return run;
+  return absl::Status(run.status().code(), absl::StrCat(path, ": ", run.status().message()));
 }
 
 absl::StatusOr<RunDescription> RunToReplay(const std::string& line, const std::string& path) {
@@ -375,8 +392,7 @@ absl::StatusOr<RunDescription> RunToReplay(const std::string& line, const std::s
   }
   if (path.empty()) return ParseRunText(line);
   SHARDPROOF_RETURN_IF_ERROR(EnterCallersDirectory());
-  SHARDPROOF_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
-  return ParseRunText(text);
+  return ReadRun(path);
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ int TrainerTestMain(int argc, char** argv, const TrainerUnderTest& trainer);
 // Exits 1 on the first failure, with the shrunk run, what failed and the line that replays it.
 int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer);
 
-// One run through all checks: --run=LINE or --file=PATH, each a line or JSON. Exits 1 if a check
-// fails, 2 on bad input and when the trainer ends in an error.
+// One run through all checks: --run=LINE or --file=PATH, each a line or JSON; a file may also be
+// a replay file (property_tests/replay_file.h). Exits 1 if a check fails, 2 on bad input and when
+// the trainer ends in an error.
 int TrainerReplayMain(int argc, char** argv, const TrainerUnderTest& trainer);
 
 }  // namespace shardproof

@@ -20,14 +20,19 @@ constexpr int64_t kSizes = 100;
 JudgedCase JudgeSpec(const CaseSpec& spec, const CaseJudge& judge) {
   const absl::StatusOr<RunDescription> run = MakeCase(spec, ImportModel);
   if (run.ok()) return judge(*run);
-  return {CaseOutcome::kFailed, absl::StrCat("the generator: ", run.status().ToString())};
+  return {CaseOutcome::kFailed, absl::StrCat("the generator: ", run.status().ToString()),
+          "generator"};
 }
 
-void Shrink(rc::Shrinkable<CaseSpec> failing, const CaseJudge& judge, SearchResult& result) {
-  const ShrunkCase shrunk = ShrinkCase(
-      std::move(failing),
-      [&](const CaseSpec& spec) { return JudgeSpec(spec, judge).outcome == CaseOutcome::kFailed; },
-      {.tries = 2000, .time = absl::Seconds(60)});
+void Shrink(rc::Shrinkable<CaseSpec> failing, const std::string& cause, const CaseJudge& judge,
+            SearchResult& result) {
+  const ShrunkCase shrunk =
+      ShrinkCase(std::move(failing),
+                 [&](const CaseSpec& spec) {
+                   const JudgedCase judged = JudgeSpec(spec, judge);
+                   return judged.outcome == CaseOutcome::kFailed && judged.cause == cause;
+                 },
+                 {.tries = 2000, .time = absl::Seconds(60)});
   result.shrink_tries = shrunk.tries;
   result.shrunk_completely = shrunk.complete;
   const absl::StatusOr<RunDescription> run = MakeCase(shrunk.spec, ImportModel);
@@ -57,7 +62,7 @@ SearchResult SearchCases(const SearchOptions& options, const CaseJudge& judge) {
     if (judged.outcome == CaseOutcome::kFailed) {
       result.failed = true;
       result.failing_draw = draw;
-      Shrink(std::move(drawn), judge, result);
+      Shrink(std::move(drawn), judged.cause, judge, result);
       return result;
     }
     if (options.on_draw) options.on_draw(result);

@@ -18,7 +18,9 @@ enum class CaseOutcome : uint8_t { kPassed, kRefused, kFailed };
 
 struct JudgedCase {
   CaseOutcome outcome = CaseOutcome::kPassed;
-  std::string text;  // why: the refusal's reason or what failed
+  std::string text = {};  // why: the refusal's reason or what failed
+  // Of a failure, in a word: the first check that failed, or "error". Shrinking keeps to it.
+  std::string cause = {};
 };
 
 using CaseJudge = std::function<JudgedCase(const RunDescription& run)>;

@@ -94,7 +94,7 @@ std::vector<std::string> ClassicCheckNames() {
 
 std::vector<std::string> KillerNames() {
   std::vector<std::string> names = AllCheckNames();
-  for (const char* other : {"provenance", kEngineError}) {
+  for (const char* other : {"overlap", "provenance", kEngineError}) {
     if (std::find(names.begin(), names.end(), other) == names.end()) names.push_back(other);
   }
   return names;
@@ -115,6 +115,8 @@ KillReport RunEdited(const RunDescription& run, const PartsEdit& edit) {
   for (EngineKind engine : {EngineKind::kCpu, EngineKind::kProvenance}) {
     CaseOptions options;
     options.engine = engine;
+    options.checks = AllCheckNames();
+    options.checks.push_back(engine == EngineKind::kCpu ? "overlap" : "provenance");
     if (edit) {
       options.make_parts = [&edit](const RunDescription& asked) {
         return edit(asked, PlannedParts(asked));

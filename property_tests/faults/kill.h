@@ -40,12 +40,13 @@ struct KillReport {
 bool Killed(const KillReport& report);
 bool KilledBy(const KillReport& report, absl::string_view check);
 
-// The column names of a kill matrix: all checks, provenance, kEngineError.
+// The column names of a kill matrix: the nine checks, overlap, provenance, kEngineError.
 std::vector<std::string> KillerNames();
 
 absl::StatusOr<RunDescription> ParseFaultRun(absl::string_view line);
 
-// On the cpu engine, then on provenance. `edit` empty: the trainer as it is.
+// On the cpu engine with overlap, then on the provenance engine with provenance. `edit` empty: the
+// trainer as it is.
 KillReport RunEdited(const RunDescription& run, const PartsEdit& edit);
 
 }  // namespace shardproof

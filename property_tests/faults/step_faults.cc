@@ -159,7 +159,7 @@ std::vector<Fault> OrderFaults() {
        .wrong = "To mend a race, computation waits for every earlier reduction, and nothing "
                 "overlaps any more.",
        .run = "model=probe:8,8,8,8;mode=zero2;world_size=2;bucket_cap_bytes=32;steps=1",
-       .killers = {"issue_order"},
+       .killers = {"overlap"},
        .apply = EditPlans(SerialiseCompute)},
   };
 }

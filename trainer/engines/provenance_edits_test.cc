@@ -278,6 +278,35 @@ TEST(EditedPlans, GradientsOfAnEarlierStepAreNamed) {
   EXPECT_THAT(text, Not(HasSubstr("step 0, unit")));
 }
 
+// --- edits of placements, from which the plans are made ---
+
+TEST(EditedPlacements, ElementsThatShareAPlaceAreNamed) {
+  const RunDescription run = EditedRun(Mode::kFullShard);
+  EngineParts parts = PlannedParts(run);
+  // What rank 1 holds is said to begin one element before, which rank 0 has too.
+  for (Segment& segment : parts.placement.sets[0].layout.segments) {
+    if (segment.rank == 1) segment.first -= 1;
+  }
+  const absl::StatusOr<CheckResult> result = Judge(run, std::move(parts));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->verdict, Verdict::kFail);
+  EXPECT_THAT(Text(*result), HasSubstr("tensor t0"));
+}
+
+TEST(EditedPlacements, PlacesOutsideTensorsAndBuffersAreErrors) {
+  const RunDescription run = EditedRun(Mode::kFullShard);
+  for (int what = 0; what < 3; ++what) {
+    EngineParts parts = PlannedParts(run);
+    Segment& segment = parts.placement.sets[0].layout.segments[0];
+    if (what == 0) segment.shard_offset = 100;
+    if (what == 1) segment.first = 5;
+    if (what == 2) segment.tensor = 99;
+    const absl::StatusOr<CheckResult> result = Judge(run, std::move(parts));
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << what;
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("set 0 places elements"));
+  }
+}
+
 // --- collectives that do not meet, and waits that never end ---
 
 std::string ErrorOf(const RunDescription& run, Edit edit) {

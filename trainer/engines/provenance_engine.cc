@@ -62,6 +62,8 @@ class ProvenanceEngine : public Engine {
     SHARDPROOF_ASSIGN_OR_RETURN(
         engine->stages_, StageOrigins::Create(run, engine->parts_.placement, &engine->arithmetic_,
                                               &engine->observation_.origins));
+    // The placement lies within the model: Create has looked.
+    engine->bytes_ = BytesOfRanks(engine->parts_.placement, run.sharding.world_size.value);
     for (int32_t rank = 0; rank < run.sharding.world_size.value; ++rank) {
       SHARDPROOF_RETURN_IF_ERROR(engine->AddRank(Rank{rank}));
     }
@@ -495,8 +497,7 @@ class ProvenanceEngine : public Engine {
 
   const RunDescription& run_;
   const EngineParts parts_;
-  const std::vector<StateBytes> bytes_ =
-      BytesOfRanks(parts_.placement, run_.sharding.world_size.value);
+  std::vector<StateBytes> bytes_;  // by rank
   StepObservation observation_;
   OriginArithmetic arithmetic_;
   std::unique_ptr<StageOrigins> stages_;

@@ -1,6 +1,6 @@
 #include "trainer/engines/provenance_meeting.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"

@@ -157,12 +157,14 @@ void StageOrigins::BackwardTensor(const OriginOp& at, int32_t stage, int32_t ten
     term.stage = stage;
     terms = arithmetic_->OneTerm(term);
   }
-  if (!found->accumulate || !used_twice_[tensor]) {
+  // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before. Edited
+  // plans may add to a sum that the first use did not begin: -1.
+  int32_t& sum = terms_of_uses_[at.rank.value][tensor];
+  if (!again) sum = -1;
+  if (!found->accumulate || !used_twice_[tensor] || (again && sum < 0)) {
     WriteBack(at, tensor, found->buffer, terms, /*add=*/found->accumulate || again);
     return;
   }
-  // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before.
-  int32_t& sum = terms_of_uses_[at.rank.value][tensor];
   sum = again ? arithmetic_->SumOfTerms(sum, terms) : terms;
   if (stage == first_use_[tensor]) WriteBack(at, tensor, found->buffer, sum, /*add=*/true);
 }
