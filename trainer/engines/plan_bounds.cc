@@ -35,8 +35,10 @@ class Checker {
   }
 
   bool Holds(const BufferRange& range) const {
-    return IsBuffer(range.buffer) && range.range.first >= 0 && range.range.count >= 0 &&
-           range.range.end() <= plan_.buffers[range.buffer].elements;
+    if (!IsBuffer(range.buffer) || range.range.first < 0 || range.range.count < 0) return false;
+    // Not first + count, which an edit may take beyond int64.
+    const int64_t elements = plan_.buffers[range.buffer].elements;
+    return range.range.count <= elements && range.range.first <= elements - range.range.count;
   }
 
   template <typename T>
