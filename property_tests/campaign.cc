@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/model/importers.h"
@@ -146,6 +147,14 @@ class Campaign {
 
 double PerSecond(int64_t cases, double seconds) { return seconds > 0 ? cases / seconds : 0; }
 
+// What is left when almost everything met; a list of hundreds says less than their number.
+std::string MissingText(const Coverage& coverage) {
+  constexpr size_t kMostShown = 12;
+  const std::vector<std::string> missing = coverage.PairsMissing();
+  if (missing.empty() || missing.size() > kMostShown) return "";
+  return absl::StrCat("not met   ", absl::StrJoin(missing, "\n          "), "\n");
+}
+
 std::string CoverageText(const Coverage& coverage) {
   return absl::StrFormat("%d of %d values, %d of %d pairs", coverage.ValuesSeen(),
                          coverage.ValuesPossible(), coverage.PairsSeen(), coverage.PairsPossible());
@@ -175,9 +184,9 @@ std::string CampaignTable(const CampaignResult& result) {
   return absl::StrFormat(
       "cases     %d in %.1f s\n"
       "speed     %.1f cases/s, %.1f per job of %d\n"
-      "coverage  %s\n%s",
+      "coverage  %s\n%s%s",
       result.cases, result.seconds, per_second, per_second / result.jobs, result.jobs,
-      CoverageText(result.coverage), result.coverage.Table());
+      CoverageText(result.coverage), MissingText(result.coverage), result.coverage.Table());
 }
 
 }  // namespace shardproof

@@ -30,7 +30,8 @@
 // WHAT YOU SHOW, and what stays not_observed without it (visibly, never as a pass)
 //   RankReport::state    values: numeric_equivalence, liveness, padding, aggregate_factors
 //   RankReport::updates  step counters: numeric_equivalence under AdamW
-//   StepLog::Label       the purpose of each collective: collective_ledger
+//   StepLog::Label       the purpose of each collective: collective_ledger. That nobody
+//                        communicated needs no word of yours.
 //   StepLog::Compute and Update      also: issue_order
 //   StepLog::AddBuffer and accesses  also: unshard_lifecycle, peak_memory, ordering
 // What a collective really was (kind, elements, dtype, group, root, whether you waited for it)

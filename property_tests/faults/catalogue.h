@@ -19,7 +19,8 @@ std::vector<WaitingRow> WaitingRows();
 // waits with its feature.
 absl::StatusOr<Fault> FindFault(absl::string_view name);
 
-// `names` within few typing errors of `name`, or that contain it, closest first; at most three.
+// Those of `names` within few typing errors of `name`, that contain it or that begin as it does,
+// closest first; at most three.
 std::vector<std::string> CloseNames(absl::string_view name, const std::vector<std::string>& names);
 
 }  // namespace shardproof

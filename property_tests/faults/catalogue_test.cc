@@ -87,6 +87,9 @@ TEST(CatalogueTest, UnknownNameListsCloseOnes) {
 TEST(CatalogueTest, ClosestNameComesFirst) {
   EXPECT_THAT(CloseNames("abcdefgi", {"abcdefgx", "zzzz", "abcdefgi_more", "abcdefgh"}),
               ElementsAre("abcdefgi_more", "abcdefgx", "abcdefgh"));
+  EXPECT_THAT(CloseNames("begins_alike_and_goes_on", {"begins_alike_and_ends", "begins"}),
+              ElementsAre("begins_alike_and_ends"));
+  EXPECT_THAT(CloseNames("", {"alpha"}), IsEmpty());
   EXPECT_THAT(CloseNames("q", {"alpha", "beta"}), IsEmpty());
 }
 

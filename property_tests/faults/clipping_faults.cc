@@ -178,12 +178,12 @@ std::vector<Fault> CoefficientFaults() {
        .wrong = "Rank 1 skips the multiplication by the clip coefficient, so its copy of the "
                 "replicated weights moves further.",
        .run = "model=probe:6,4;mode=replicated;world_size=2;clip_grad_norm=0.1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(SkipScalingOnRankOne)},
       {.row = "C11",
        .wrong = "The coefficient is computed, and no gradient is multiplied by it.",
        .run = "model=probe:5;mode=replicated;world_size=2;clip_grad_norm=0.01;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(SkipScaling)},
       {.row = "C17",
        .wrong = "A norm of zero, which a step without gradients has, ends the run.",
@@ -201,13 +201,13 @@ std::vector<Fault> ClippingFaults() {
        .wrong = "The norm is taken over the whole local gradient buffers, of which only the own "
                 "shard was reduced.",
        .run = "model=probe:16;mode=zero2;world_size=2;clip_grad_norm=0.1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(NormOfUnreducedBuffers)},
       {.row = "C4",
        .wrong = "Squares of gradients that every rank holds whole are added over the ranks, so "
                 "each counts once for every rank.",
        .run = "model=probe:8;mode=replicated;world_size=2;clip_grad_norm=0.1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(AddReplicatedNorms)},
       {.row = "C5",
        .wrong = "The norm that is returned is that of the rank's own shards, as if it were the "
@@ -219,13 +219,13 @@ std::vector<Fault> ClippingFaults() {
        .wrong = "Parameters that only rank 1 owns are left out of the norm as if they were copies "
                 "of rank 0's.",
        .run = "model=probe:1,1;units=0-1;mode=full_shard;world_size=2;clip_grad_norm=0.1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(DropOwnedFromNorm)},
       {.row = "C8",
        .wrong = "A tied weight enters the norm once for each of its names.",
        .run = "model=probe:8,3,8;ties=t2:t0;mode=full_shard;world_size=2;clip_grad_norm=0.1;"
               "steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(CountTiedTwice)},
       {.row = "C10",
        .wrong = "The ranks average the norms of what they own instead of adding the squares.",
@@ -237,7 +237,7 @@ std::vector<Fault> ClippingFaults() {
                 "gradient there.",
        .run = "model=probe:8,8;mode=zero1_broadcast;world_size=2;bucket_cap_bytes=32;"
               "clip_grad_norm=0.1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(NormBeforeLastReduction)},
       // Of class H, but about norms.
       {.row = "H11",

@@ -74,6 +74,11 @@ std::vector<EditRun> EditRuns() {
       {"full_shard tied",
        "model=probe:6,7,6;ties=t2:t0;mode=full_shard;world_size=2;num_micro_batches=2;"
        "grad_sync=last"},
+      {"replicated every",
+       "model=probe:3,4;mode=replicated;world_size=2;num_micro_batches=2;optimizer=sgd"},
+      {"full_shard groups",
+       "model=probe:5,6;mode=full_shard;layout=flat_aligned;world_size=2;usage=1@rank:0;"
+       "groups=0@weight_decay:0.5"},
       {"full_shard mlp", "model=mlp:3,4,2:bias;mode=full_shard;world_size=2;micro_batch_size=2"},
       {"zero2 mlp",
        "model=mlp:3,4,2;mode=zero2;world_size=2;micro_batch_size=2;scale_before_reduce=1"},

@@ -14,7 +14,7 @@ std::vector<Fault> OrderingFaults();   // class D
 std::vector<Fault> LifetimeFaults();   // classes E, F
 std::vector<Fault> LayoutFaults();     // classes G, H
 std::vector<Fault> TensorFaults();     // classes I, J
-std::vector<Fault> StepFaults();       // classes K, M, P, Q
+std::vector<Fault> StepFaults();       // classes K, M, N, P, Q
 
 }  // namespace shardproof
 

@@ -56,9 +56,7 @@ std::vector<std::string> ClassicKillers(const RunDescription& run, const CaseRes
   };
   if (Fails(result, "padding", without_poison)) killers.push_back("padding");
   const auto without_versions = [](const Violation& violation) {
-    return !absl::StrContains(violation.rule, "version") &&
-           !absl::StrContains(violation.rule, "up to date") &&
-           !absl::StrContains(violation.rule, "updates");
+    return !absl::StrContains(violation.rule, "every update so far");
   };
   if (Fails(result, "unshard_lifecycle", without_versions)) killers.push_back("lifecycle");
   return killers;
@@ -77,6 +75,9 @@ bool AddResult(const RunDescription& run, EngineKind engine,
     return false;
   }
   for (const CheckResult& check : result->checks) {
+    const bool judges = engine == EngineKind::kCpu || check.name == "provenance";
+    const bool judged = check.verdict == Verdict::kPass || check.verdict == Verdict::kFail;
+    if (judges && !judged) report.unjudged.push_back(check.name);
     if (check.verdict != Verdict::kFail || KilledBy(report, check.name)) continue;
     if (report.killers.empty()) report.engine = engine;
     report.killers.push_back(check.name);

@@ -28,6 +28,8 @@ struct KillReport {
   // Checks with verdict fail on the cpu or the provenance engine, in the order of
   // AllCheckNames(); then kEngineError where an engine ended the run.
   std::vector<std::string> killers;
+  // Checks without a verdict: any on the cpu engine, provenance on its own.
+  std::vector<std::string> unjudged;
   std::vector<std::string> classic;  // those of ClassicCheckNames() that object
   // The engine's error. DeadlineExceeded or FailedPrecondition: ranks that wait for each other or
   // call different things. Others say that the edit is not a plan.

@@ -2,6 +2,7 @@
 // against every check. Fails on a survivor.
 #include "property_tests/faults/kill_matrix.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <functional>
@@ -10,11 +11,11 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "property_tests/faults/catalogue.h"
 #include "property_tests/faults/edit_campaign.h"
@@ -45,7 +46,25 @@ std::vector<ReviewedEdit> ReviewedEdits() {
   return entries.ok() ? *std::move(entries) : std::vector<ReviewedEdit>{};
 }
 
-TEST(KillMatrixTest, RunsWithoutFaultsPass) {
+// What was found of every fault, found once for all tests.
+class KillMatrixTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    for (Fault& fault : AllFaults()) outcomes_.push_back({std::move(fault), {}});
+    ForEachInParallel(outcomes_.size(), [](size_t i) {
+      const absl::StatusOr<RunDescription> run = ParseFaultRun(outcomes_[i].fault.run);
+      if (run.ok()) outcomes_[i].report = RunEdited(*run, outcomes_[i].fault.apply);
+    });
+  }
+  // The last line is the one to look for.
+  static void TearDownTestSuite() { std::cout << "\n" << SummaryText(outcomes_); }
+
+  static std::vector<FaultOutcome> outcomes_;
+};
+
+std::vector<FaultOutcome> KillMatrixTest::outcomes_;
+
+TEST_F(KillMatrixTest, RunsWithoutFaultsPass) {
   std::set<std::string> distinct;
   for (const Fault& fault : AllFaults()) distinct.insert(fault.run);
   for (const EditRun& run : EditRuns()) distinct.insert(run.line);
@@ -66,21 +85,15 @@ TEST(KillMatrixTest, RunsWithoutFaultsPass) {
   for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(complaints[i], "") << lines[i];
 }
 
-TEST(KillMatrixTest, EveryFaultIsKilled) {
-  std::vector<FaultOutcome> outcomes;
-  for (Fault& fault : AllFaults()) outcomes.push_back({std::move(fault), {}});
-  ForEachInParallel(outcomes.size(), [&](size_t i) {
-    const absl::StatusOr<RunDescription> run = ParseFaultRun(outcomes[i].fault.run);
-    if (run.ok()) outcomes[i].report = RunEdited(*run, outcomes[i].fault.apply);
-  });
-  std::cout << MatrixText(outcomes) << "\n"
-            << UniqueKillsText(outcomes) << "\n"
-            << ClassicText(outcomes) << "\n"
-            << SummaryText(outcomes);
-  for (const FaultOutcome& outcome : outcomes) EXPECT_EQ(Complaint(outcome), "");
+TEST_F(KillMatrixTest, EveryFaultIsKilled) {
+  std::cout << "\n"
+            << MatrixText(outcomes_) << "\n"
+            << UniqueKillsText(outcomes_) << "\n"
+            << ClassicText(outcomes_) << "\n";
+  for (const FaultOutcome& outcome : outcomes_) EXPECT_EQ(Complaint(outcome), "");
 }
 
-TEST(KillMatrixTest, EveryEditIsKilledOrEquivalent) {
+TEST_F(KillMatrixTest, EveryEditIsKilledOrEquivalent) {
   const std::vector<ReviewedEdit> reviewed = ReviewedEdits();
   const std::vector<EditRun> runs = EditRuns();
   std::vector<absl::StatusOr<std::vector<EditOutcome>>> judged(
@@ -91,7 +104,7 @@ TEST(KillMatrixTest, EveryEditIsKilledOrEquivalent) {
     ASSERT_TRUE(judged[i].ok()) << runs[i].line << ": " << judged[i].status();
     outcomes.insert(outcomes.end(), judged[i]->begin(), judged[i]->end());
   }
-  std::cout << EditsText(outcomes);
+  std::cout << "\n" << EditsText(outcomes) << "\n";
   std::vector<bool> used(reviewed.size(), false);
   for (const EditOutcome& outcome : outcomes) {
     EXPECT_EQ(Complaint(outcome), "");

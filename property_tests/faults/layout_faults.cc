@@ -196,7 +196,7 @@ std::vector<Fault> PaddingFaults() {
       {.row = "G16",
        .wrong = "Sets of very few elements take a path of their own, which does not divide.",
        .run = "model=probe:2x2,6x6;mode=zero2;world_size=2;bucket_cap_bytes=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans([](const PlanContext& context, PlanDraft& draft) {
          EraseIf(draft, [&](const DraftOp& op) {
            return IsScale(op) && context.placement.sets[op.op.set].tensor_elements <= 4;
@@ -211,7 +211,7 @@ std::vector<Fault> EmptyTensorFaults() {
        .wrong = "A tensor without elements inside a partition ends the map of its fragments, and "
                 "what lies behind it is never updated.",
        .run = "model=probe:8,0,24;mode=zero1_allgather;world_size=2;steps=1",
-       .killers = {"liveness", "numeric_equivalence"},
+       .killers = {"liveness", "numeric_equivalence", "provenance"},
        .apply = EditPlans(EndFragmentsAtEmptyTensor)},
       {.row = "G8",
        .wrong = "A last tensor without elements makes the reduction send an empty bucket.",
@@ -226,7 +226,7 @@ std::vector<Fault> BucketFaults() {
       {.row = "H1",
        .wrong = "A tensor of exactly the bucket's size is never reduced.",
        .run = "model=probe:5,16;mode=zero1_allgather;world_size=2;bucket_cap_bytes=64;steps=1",
-       .killers = {"numeric_equivalence", "collective_ledger"},
+       .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(WithoutReduction(
            [](const PlanContext& context, const TensorSet& set) {
              return set.tensor_elements * 4 == context.run.sharding.bucket_cap_bytes;
@@ -243,7 +243,7 @@ std::vector<Fault> BucketFaults() {
        .wrong = "A first tensor larger than the bucket makes the empty placeholder be sent in its "
                 "place.",
        .run = "model=probe:3,32;mode=zero2;world_size=2;bucket_cap_bytes=32;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(FlushPlaceholder)},
       {.row = "H7",
        .wrong = "The owner of a gradient is lost, so all ranks receive all of the sum with an "
@@ -256,7 +256,7 @@ std::vector<Fault> BucketFaults() {
                 "never sent.",
        .run = "model=probe:4,4,4;mode=zero1_allgather;world_size=2;bucket_cap_bytes=32;"
               "usage=1@steps:never;steps=1",
-       .killers = {"collective_ledger", "numeric_equivalence"},
+       .killers = {"collective_ledger", "numeric_equivalence", "provenance"},
        .apply = EditPlans(WithoutReduction(
            [](const PlanContext& context, const TensorSet& set) {
              return std::any_of(set.tensors.begin(), set.tensors.end(), [&](int32_t tensor) {

@@ -76,6 +76,23 @@ void ReleaseBeforeAccumulated(const PlanContext&, PlanDraft& draft) {
   }
 }
 
+// A second copy of each shard is made while the step begins, and gathers send that copy without
+// waiting for it.
+void GatherFromUnfinishedCopy(const PlanContext& context, PlanDraft& draft) {
+  for (size_t set = 0; set < context.placement.sets.size(); ++set) {
+    const int32_t shard = draft.frame.homes[set].parameter;
+    const int64_t elements = draft.frame.buffers[shard].elements;
+    const int32_t copy = AddBuffer(draft, {.role = BufferRole::kWorkspace, .elements = elements});
+    draft.frame.live_before.push_back(copy);
+    for (DraftOp& item : draft.ops) {
+      if (IsUnshard(item)) ReplaceBuffer(item, shard, copy);
+    }
+    Insert(
+        draft, 0,
+        LocalCopy(context.rank, {shard, {0, elements}}, {copy, {0, elements}}, StreamId::kCompute));
+  }
+}
+
 // One buffer stages both optimizers' weights, and the first one's gather clears all of it.
 void ClearSecondStaging(const PlanContext& context, PlanDraft& draft) {
   const size_t second = FindEnd(draft, IsUpdate);
@@ -163,11 +180,17 @@ std::vector<Fault> OrderingFaults() {
        .run = "model=probe:6,6,6;mode=full_shard;world_size=2;num_micro_batches=3;steps=1",
        .killers = {"ordering"},
        .apply = EditPlans(ReleaseBeforeAccumulated)},
+      {.row = "D11",
+       .wrong = "Shards have a second copy, made beside what follows, and the first gathers send "
+                "it before it is complete.",
+       .run = "model=mlp:4,3,2;mode=full_shard;world_size=2;micro_batch_size=2;steps=3",
+       .killers = {"ordering"},
+       .apply = EditPlans(GatherFromUnfinishedCopy)},
       {.row = "D13",
        .wrong = "Two optimizers stage their weights in one buffer, and the first one's gather sets "
                 "the second one's to zero before they were sent.",
        .run = "model=probe:4,4;mode=zero1_allgather;world_size=2;bucket_cap_bytes=16;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(ClearSecondStaging)},
       {.row = "D14",
        .wrong = "The full parameters are handed out before their gather has ended.",

@@ -264,10 +264,25 @@ class OpEditor {
       UpdateOperand(i, "exp_avg", &UpdateRange::exp_avg);
       UpdateOperand(i, "exp_avg_sq", &UpdateRange::exp_avg_sq);
       if (op().kind != OpKind::kOptimizerUpdate) continue;
+      UpdateOperands(i, update);
       AddLocal(EditKind::kOperand,
                absl::StrCat("range ", i, update.advance > 0 ? " not counted" : " counted"),
                [i](DraftOp& item) { item.updates[i].advance = 1 - item.updates[i].advance; });
     }
+  }
+
+  // Another tensor's counter and hyper-parameters, where those are others.
+  void UpdateOperands(size_t i, const UpdateRange& update) {
+    const int32_t tensors = static_cast<int32_t>(run_.model.tensors.size());
+    const int32_t other = (update.tensor + 1) % tensors;
+    if (other == update.tensor) return;
+    if (update.advance > 0) {
+      AddLocal(EditKind::kOperand, absl::StrCat("range ", i, " by another counter"),
+               [i, other](DraftOp& item) { item.updates[i].counter_of = other; });
+    }
+    if (run_.optimizer.groups.empty()) return;
+    AddLocal(EditKind::kOperand, absl::StrCat("range ", i, " by other hyper-parameters"),
+             [i, other](DraftOp& item) { item.updates[i].hyper_parameters_of = other; });
   }
 
   void UpdateOperand(size_t i, const std::string& name, BufferRange UpdateRange::*operand) {

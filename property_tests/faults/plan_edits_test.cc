@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
@@ -57,7 +58,9 @@ TEST(PlanEditsTest, EveryOperationIsEditedInEveryWayThatFits) {
 
 TEST(PlanEditsTest, AnEditIsFoundByItsNameAndRepeats) {
   const RunDescription run = RunOf(kZero2);
-  for (const PlanEdit& edit : EditsOfStep(run, 1)) {
+  const std::vector<PlanEdit> edits = EditsOfStep(run, 1);
+  for (size_t i = 0; i < edits.size(); i += 29) {
+    const PlanEdit& edit = edits[i];
     const absl::StatusOr<PlanEdit> found = FindEdit(run, 1, edit.name);
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_EQ(found->op, edit.op);
@@ -116,7 +119,10 @@ TEST(PlanEditsTest, NoEditLeavesItsBuffers) {
         "model=probe:6,7,6;ties=t2:t0;mode=shard_grad_op;layout=rows;world_size=1"}) {
     RunDescription run = RunOf(line);
     run.data.steps = 2;
-    for (const PlanEdit& edit : EditsOfStep(run, 1)) {
+    const std::vector<PlanEdit> edits = EditsOfStep(run, 1);
+    // The kill matrix runs all edits of its runs; here a third of others.
+    for (size_t i = 0; i < edits.size(); i += 3) {
+      const PlanEdit& edit = edits[i];
       const KillReport report = RunEdited(run, ApplyEdit(edit, 1));
       EXPECT_EQ(report.refusal, "") << line << " " << edit.name;
       EXPECT_TRUE(report.error.ok() || absl::IsDeadlineExceeded(report.error) ||

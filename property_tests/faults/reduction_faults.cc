@@ -100,12 +100,12 @@ std::vector<Fault> AveragingFaults() {
        .wrong = "The replicated path divides by the ranks of a second axis as well, of which "
                 "there are four.",
        .run = "model=probe:8x8;mode=replicated;world_size=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = MultiplyScale([](const PlanContext&) { return 0.25; })},
       {.row = "A2",
        .wrong = "The reduced gradient is the sum over the ranks: nobody divides by their number.",
        .run = "model=probe:13;mode=zero2;world_size=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = MultiplyScale([](const PlanContext& context) {
          return static_cast<double>(context.run.sharding.world_size.value);
        })},
@@ -113,13 +113,13 @@ std::vector<Fault> AveragingFaults() {
        .wrong = "One way to drive the trainer never calls the reduction, so each rank steps with "
                 "its own gradient.",
        .run = "model=probe:6;mode=zero1_allgather;world_size=2;steps=1",
-       .killers = {"numeric_equivalence", "collective_ledger"},
+       .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(SkipReductions)},
       {.row = "A10",
        .wrong = "One of the units is built by a second implementation, which leaves the division "
                 "out.",
        .run = "model=probe:16,10;mode=shard_grad_op;world_size=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans([](const PlanContext&, PlanDraft& draft) {
          EraseIf(draft, [](const DraftOp& op) { return IsScale(op) && op.op.unit == 1; });
        })},
@@ -127,7 +127,7 @@ std::vector<Fault> AveragingFaults() {
        .wrong = "The bias is replicated like the weight, but only the weight's gradient is "
                 "reduced, so the ranks' copies of the bias drift apart.",
        .run = "model=probe:6,3;mode=replicated;world_size=2;bucket_cap_bytes=4;steps=3",
-       .killers = {"numeric_equivalence", "collective_ledger"},
+       .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans([](const PlanContext&, PlanDraft& draft) {
          EraseIf(draft, [](const DraftOp& op) { return IsReduction(op) && op.op.bucket == 0; });
        })},
@@ -140,44 +140,44 @@ std::vector<Fault> AccumulationFaults() {
        .wrong = "Every micro-batch counts as the last one: its reduction overwrites what the "
                 "earlier ones left instead of adding to it.",
        .run = "model=probe:9;mode=zero2;world_size=2;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(OverwriteAccumulator)},
       {.row = "B2",
        .wrong = "The accumulated gradient is reduced before the last micro-batch's is added to "
                 "it, which then enters unreduced.",
        .run = "model=probe:64;mode=zero1_allgather;world_size=2;num_micro_batches=4;"
               "grad_sync=last;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(ReduceBeforeLastMicroBatch)},
       {.row = "B4",
        .wrong = "The flag that the reduction was sent is reset once a step: micro-batch 0 is "
                 "reduced, and the later ones write to the buffer while it is sent.",
        .run = "model=probe:20;mode=zero2;world_size=2;num_micro_batches=3;grad_sync=last;steps=1",
-       .killers = {"ordering", "numeric_equivalence"},
+       .killers = {"ordering", "numeric_equivalence", "provenance"},
        .apply = EditPlans(ReduceFirstMicroBatchOnly)},
       {.row = "B5",
        .wrong = "The reduction after the last micro-batch covers only the tensors that this one "
                 "used.",
        .run = "model=probe:5,7;mode=replicated;world_size=2;bucket_cap_bytes=4;"
               "num_micro_batches=2;grad_sync=last;usage=0@micro_batch:0,1@micro_batch:1;steps=1",
-       .killers = {"numeric_equivalence", "collective_ledger"},
+       .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(SkipBucketsNotUsedLast)},
       {.row = "B7",
        .wrong = "This mode alone forgets to divide by the number of micro-batches.",
        .run = "model=probe:5x3,5;mode=zero2;world_size=2;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = MultiplyScale(MicroBatches)},
       {.row = "B8",
        .wrong = "Each micro-batch reduces the whole accumulator again, so that the earlier ones "
                 "are summed over the ranks more than once.",
        .run = "model=probe:7;mode=zero1_allgather;world_size=2;num_micro_batches=3;"
               "grad_sync=last;steps=1",
-       .killers = {"numeric_equivalence", "collective_ledger"},
+       .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(ReduceAfterEveryMicroBatch)},
       {.row = "B10",
        .wrong = "The division by the number of micro-batches happens twice.",
        .run = "model=probe:7;mode=zero1_allgather;world_size=2;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply =
            MultiplyScale([](const PlanContext& context) { return 1 / MicroBatches(context); })},
       {.row = "B11",

@@ -1,4 +1,5 @@
-// Classes K, M, P and Q: order and number of collectives, optimizer arithmetic, degenerate groups.
+// Classes K, M, N, P and Q: order and number of collectives, optimizer arithmetic, degenerate
+// groups.
 #include <algorithm>
 #include <vector>
 
@@ -123,6 +124,31 @@ void AddBufferToItself(const PlanContext& context, PlanDraft& draft) {
   DeriveWaits(draft);
 }
 
+// Gradients are divided by a scale that the loss never had, and those of the step before are
+// still there when the next ones come.
+void DivideByUnusedLossScale(const PlanContext& context, PlanDraft& draft) {
+  constexpr float kLossScale = 65536;
+  for (DraftOp& item : draft.ops) {
+    if (IsKind(item, OpKind::kScale)) item.op.scale /= kLossScale;
+  }
+  if (context.step == 0) return;
+  for (const SetHome& home : draft.frame.homes) {
+    EraseIf(draft, [&](const DraftOp& op) {
+      return IsKind(op, OpKind::kRelease) && HasAccess(op, home.gradient, AccessKind::kFree);
+    });
+    for (DraftOp& item : draft.ops) {
+      if (!HasAccess(item, home.gradient, AccessKind::kAllocate)) continue;
+      for (PlanAccess& access : item.accesses) {
+        // It adds to what is there.
+        const bool gradient = access.buffer == home.gradient;
+        if (gradient && access.kind == AccessKind::kAllocate) access.kind = AccessKind::kRead;
+      }
+      for (SetUse& use : item.gradient_uses) use.accumulate = true;
+    }
+  }
+  DeriveWaits(draft);
+}
+
 std::vector<Fault> OrderFaults() {
   return {
       {.row = "K1",
@@ -170,32 +196,32 @@ std::vector<Fault> OptimizerFaults() {
        .wrong = "A step without gradients, made to allocate the optimizer's state, leaves the "
                 "counters at one.",
        .run = "model=probe:8;mode=full_shard;world_size=2;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(EachUpdate([](const PlanContext& context, UpdateRange& update) {
          if (context.step == 0 && update.advance > 0) ++update.advance;
        }))},
       {.row = "M4",
        .wrong = "One step counter serves all tensors, that of the last one with a gradient.",
        .run = "model=probe:4,6;mode=full_shard;world_size=2;usage=1@steps:even;steps=4",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(CountInLastTensor)},
       {.row = "M5",
        .wrong = "The counter of bias correction advances with every group of tensors that one "
                 "step updates.",
        .run = "model=probe:4,4,4;mode=full_shard;world_size=1;steps=2",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(
            EachUpdate([](const PlanContext&, UpdateRange& update) { update.counter_of = 0; }))},
       {.row = "M10",
        .wrong = "A kernel of four lanes leaves out the elements behind the last multiple of four.",
        .run = "model=probe:1,15,17,33;mode=full_shard;world_size=1;steps=3",
-       .killers = {"numeric_equivalence", "liveness"},
+       .killers = {"numeric_equivalence", "liveness", "provenance"},
        .apply = EditPlans(EachUpdate(DropTails))},
       {.row = "M11",
        .wrong = "Weights and biases of one flat buffer are updated with the first one's decay.",
        .run = "model=probe:4x4,4;units=0-1;mode=full_shard;world_size=2;learning_rate=0.1;"
               "groups=0@weight_decay:0.1,1@weight_decay:0;steps=3",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(EachUpdate(
            [](const PlanContext&, UpdateRange& update) { update.hyper_parameters_of = 0; }))},
   };
@@ -203,22 +229,28 @@ std::vector<Fault> OptimizerFaults() {
 
 std::vector<Fault> GroupFaults() {
   return {
+      {.row = "N5",
+       .wrong = "Gradients are divided by a loss scale that was never applied, and pile up over "
+                "the steps as nobody clears them.",
+       .run = "model=probe:8;mode=replicated;world_size=2;steps=3",
+       .killers = {"numeric_equivalence", "provenance"},
+       .apply = EditPlans(DivideByUnusedLossScale)},
       {.row = "P1",
        .wrong = "Gradients are reduced over a group of one rank, so each rank trains alone.",
        .run = "model=probe:8;mode=replicated;world_size=2;steps=1",
-       .killers = {"collective_ledger", "numeric_equivalence"},
+       .killers = {"collective_ledger", "numeric_equivalence", "provenance"},
        .apply = EditPlans(ReduceAlone)},
       {.row = "P2",
        .wrong = "In a group of one rank the reduction adds the buffer to itself, once for every "
                 "micro-batch.",
        .run = "model=probe:8;mode=full_shard;world_size=1;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(AddBufferToItself)},
       {.row = "P4",
        .wrong = "The factor that goes with a reduction is lost where the group has one rank.",
        .run = "model=probe:6;mode=full_shard;world_size=1;num_micro_batches=2;"
               "scale_before_reduce=1;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans([](const PlanContext&, PlanDraft& draft) {
          EraseIf(draft, [](const DraftOp& op) { return IsKind(op, OpKind::kScale); });
        })},
@@ -226,7 +258,7 @@ std::vector<Fault> GroupFaults() {
        .wrong = "Made before its group exists, the model is sharded over one rank: everyone "
                 "holds all of it.",
        .run = "model=probe:6,4;mode=full_shard;world_size=2;steps=1",
-       .killers = {"aggregate_factors", "collective_ledger"},
+       .killers = {"aggregate_factors", "collective_ledger", "provenance"},
        .apply =
            [](const RunDescription& run, EngineParts parts) {
              parts = PartsAs([](RunDescription& other) { other.sharding.world_size = {1}; })(

@@ -128,7 +128,7 @@ std::vector<Fault> TiedFaults() {
        .wrong = "The last rank's rows of a tied weight, which its rows do not divide, are never "
                 "updated.",
        .run = "model=probe:7x4,5,7x4;ties=t2:t0;mode=full_shard;layout=rows;world_size=3;steps=3",
-       .killers = {"numeric_equivalence", "liveness"},
+       .killers = {"numeric_equivalence", "liveness", "provenance"},
        .apply = EditPlans([](const PlanContext& context, PlanDraft& draft) {
          if (context.rank.value + 1 == context.run.sharding.world_size.value) {
            DropUpdatesOf(0, draft);
@@ -138,23 +138,23 @@ std::vector<Fault> TiedFaults() {
        .wrong = "A module that backward passes twice is reduced after the first pass, and what "
                 "the second one adds is lost.",
        .run = "model=probe:6,3,6;ties=t2:t0;mode=zero2;world_size=2;bucket_cap_bytes=4;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(ReduceAfterFirstUse)},
       {.row = "I4",
        .wrong = "The second name of a tied weight has values of its own, which no update reaches.",
        .run = "model=probe:6,3,6;ties=t2:t0;mode=full_shard;world_size=2;steps=3",
-       .killers = {"unshard_lifecycle"},
+       .killers = {"unshard_lifecycle", "provenance"},
        .apply = EditPlans(ReadAliasOfItsOwn)},
       {.row = "I5",
        .wrong = "A tied weight gets two gradient buffers, and its unit, which counts both, is "
                 "never reduced.",
        .run = "model=probe:6,3,6;ties=t2:t0;mode=full_shard;world_size=2;steps=2",
-       .killers = {"collective_ledger", "peak_memory"},
+       .killers = {"collective_ledger", "peak_memory", "provenance"},
        .apply = EditPlans(GiveAliasItsOwnGradient)},
       {.row = "I7",
        .wrong = "A weight that two units share is flattened into both.",
        .run = "model=probe:4,6,4;ties=t2:t0;mode=full_shard;world_size=2;steps=1",
-       .killers = {"padding", "aggregate_factors"},
+       .killers = {"padding", "aggregate_factors", "provenance"},
        .apply = EditPlacement(FlattenIntoBothUnits)},
       {.row = "I8",
        .wrong = "The hook of a module used three times reduces its gradient on every pass.",
@@ -170,7 +170,7 @@ std::vector<Fault> UsageFaults() {
        .wrong = "Frozen weights are in the map of gradients as well, so a gradient is written "
                 "where padding should be.",
        .run = "model=probe:4,4;units=0-1;frozen=0;mode=full_shard;world_size=2;steps=1",
-       .killers = {"padding"},
+       .killers = {"padding", "provenance"},
        .apply = EditPlacement([](const RunDescription&, Placement& placement) {
          placement.gradient_set[0] = placement.parameter_set[0];
        })},
@@ -178,7 +178,7 @@ std::vector<Fault> UsageFaults() {
        .wrong = "A layer that only rank 0 used has a gradient on rank 0 only, so the other ranks "
                 "do not update their shards of it.",
        .run = "model=probe:4,6;mode=full_shard;world_size=2;usage=1@rank:0;steps=1",
-       .killers = {"numeric_equivalence", "liveness"},
+       .killers = {"numeric_equivalence", "liveness", "provenance"},
        .apply = EditPlans([](const PlanContext& context, PlanDraft& draft) {
          if (context.rank.value == 1) DropUpdatesOf(1, draft);
        })},
@@ -186,13 +186,13 @@ std::vector<Fault> UsageFaults() {
        .wrong = "Gradients fill the buckets in the order of their arrival, which differs on rank "
                 "1: a sum mixes two tensors.",
        .run = "model=probe:4,4;mode=zero1_allgather;world_size=2;bucket_cap_bytes=16;steps=1",
-       .killers = {"numeric_equivalence"},
+       .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(FillBucketsInOtherOrder)},
       {.row = "J10",
        .wrong = "Every tensor is updated in every step, also one that the step did not use.",
        .run = "model=probe:4,4;mode=zero1_allgather;world_size=2;"
               "usage=0@steps:even,1@steps:odd;steps=4",
-       .killers = {"numeric_equivalence", "liveness"},
+       .killers = {"numeric_equivalence", "liveness", "provenance"},
        .apply = PlanAs([](RunDescription& run) { run.usage.clear(); })},
   };
 }

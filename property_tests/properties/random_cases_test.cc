@@ -27,7 +27,7 @@ class RandomRuns : public testing::Test {
 
 int Main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  SetRapidCheckDefaults(/*max_success=*/500);
+  SetRapidCheckDefaults(/*max_success=*/1500);
   std::string engine = "cpu";
   Flags flags("random cases of the whole space");
   flags.String("engine", &engine, "cpu, provenance, accounting or all");

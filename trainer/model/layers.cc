@@ -29,13 +29,11 @@ inline float SumLanes(Lanes lanes) { return (lanes[0] + lanes[2]) + (lanes[1] + 
 
 // The same sum of four vectors, each result in its own lane.
 inline Lanes SumLanesOfFour(Lanes a, Lanes b, Lanes c, Lanes d) {
-  typedef int32_t Indices __attribute__((vector_size(kLanes * sizeof(int32_t))));
-  constexpr Indices kLow = {0, 4, 1, 5};
-  constexpr Indices kHigh = {2, 6, 3, 7};
-  const Lanes ab = __builtin_shuffle(a, b, kLow) + __builtin_shuffle(a, b, kHigh);
-  const Lanes cd = __builtin_shuffle(c, d, kLow) + __builtin_shuffle(c, d, kHigh);
-  return __builtin_shuffle(ab, cd, Indices{0, 1, 4, 5}) +
-         __builtin_shuffle(ab, cd, Indices{2, 3, 6, 7});
+  const Lanes ab =
+      __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Lanes cd =
+      __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
 }
 
 // Partial sums of y[r, o] for kRows rows of x and kOutputs rows of weight, over the first
