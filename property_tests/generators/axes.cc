@@ -425,13 +425,18 @@ std::string Coverage::Table() const {
   std::string table;
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
     std::vector<std::string> cells;
+    int64_t seen = 0;
+    int64_t possible = 0;
     for (size_t value = 0; value < axes_[axis].values.size(); ++value) {
       if (IsOutside(axes_[axis].name, axes_[axis].values[value]) && Seen(axis, value) == 0)
         continue;
+      ++possible;
+      seen += Seen(axis, value) > 0 ? 1 : 0;
       cells.push_back(absl::StrFormat("%s %.3g%%", axes_[axis].values[value],
                                       runs_ == 0 ? 0.0 : 100.0 * Seen(axis, value) / runs_));
     }
-    absl::StrAppendFormat(&table, "  %-24s %s\n", axes_[axis].name, absl::StrJoin(cells, ", "));
+    absl::StrAppendFormat(&table, "  %-24s %d of %d: %s\n", axes_[axis].name, seen, possible,
+                          absl::StrJoin(cells, ", "));
   }
   return table;
 }

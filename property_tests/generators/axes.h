@@ -47,7 +47,7 @@ class Coverage {
   // "mode=replicated x layout=rows", of the possible ones.
   std::vector<std::string> PairsMissing() const;
 
-  // One line an axis: its values, each with its share of the runs.
+  // One line an axis: how many of its values were seen, and each with its share of the runs.
   std::string Table() const;
 
  private:

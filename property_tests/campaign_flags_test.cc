@@ -1,0 +1,80 @@
+#include "property_tests/campaign_flags.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "property_tests/replay_file.h"
+#include "trainer/model/importers.h"
+
+namespace shardproof {
+namespace {
+
+using testing::HasSubstr;
+
+absl::StatusOr<CampaignOptions> Made(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "fuzz");
+  CampaignFlags raw;
+  raw.duration = "1m";
+  Flags flags("a test");
+  DeclareCampaignFlags(raw, flags);
+  const absl::Status parsed = flags.Parse(static_cast<int>(arguments.size()), arguments.data());
+  if (!parsed.ok()) return parsed;
+  return MakeCampaign(raw, flags);
+}
+
+TEST(MakeCampaign, TakesWhatIsGiven) {
+  const absl::StatusOr<CampaignOptions> options =
+      Made({"--duration=90s", "--seed=7", "--engine=all", "--jobs=3", "--max_cases=12"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->duration, absl::Seconds(90));
+  EXPECT_EQ(options->seed, 7u);
+  EXPECT_EQ(options->engines.size(), AllEngines().size());
+  EXPECT_EQ(options->jobs, 3);
+  EXPECT_EQ(options->max_cases, 12);
+}
+
+TEST(MakeCampaign, ANumberOfCasesIsABoundToo) {
+  EXPECT_EQ(Made({})->duration, absl::Minutes(1));
+  EXPECT_EQ(Made({"--max_cases=12"})->duration, absl::InfiniteDuration());
+}
+
+TEST(MakeCampaign, DrawsAFreshSeed) { EXPECT_NE(Made({})->seed, Made({})->seed); }
+
+TEST(MakeCampaign, RefusesBadValues) {
+  EXPECT_THAT(std::string(Made({"--duration=inf seconds"}).status().message()),
+              HasSubstr("--duration=inf seconds is refused; accepted: a time such as"));
+  EXPECT_THAT(std::string(Made({"--engine=gpu"}).status().message()),
+              HasSubstr("engine 'gpu' is unknown"));
+}
+
+// The program's end of a campaign that finds something: exit code 1, and a file to replay.
+TEST(RunCampaignProgram, LeavesAReplayFileWhenACaseFails) {
+  const std::string folder = std::filesystem::path(testing::TempDir()) / "found";
+  CampaignOptions options;
+  options.max_cases = 50;
+  options.judge = [](const RunDescription& run, EngineKind engine) {
+    if (run.sharding.world_size.value < 3) return EngineVerdict{.engine = engine};
+    return EngineVerdict{
+        .engine = engine, .passes = false, .cause = "size", .headline = "FAILS size"};
+  };
+  EXPECT_EQ(RunCampaignProgram("fuzz", options, folder), 1);
+  std::vector<std::string> files;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    files.push_back(file.path());
+  }
+  ASSERT_EQ(files.size(), 1u);
+  const absl::StatusOr<ReplayFile> replay = ReadReplayFile(files[0], ImportModel);
+  ASSERT_TRUE(replay.ok()) << replay.status();
+  EXPECT_EQ(replay->run.sharding.world_size.value, 3);
+  EXPECT_THAT(replay->found_by, HasSubstr("fuzz --seed=1, case "));
+  options.judge = [](const RunDescription&, EngineKind engine) {
+    return EngineVerdict{.engine = engine};
+  };
+  EXPECT_EQ(RunCampaignProgram("fuzz", options, folder), 0);
+}
+
+}  // namespace
+}  // namespace shardproof
