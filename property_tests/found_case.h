@@ -23,7 +23,7 @@ struct FoundCase {
 //     rule ... (the failed checks as the audit shows them)
 //   found by fuzz --seed=7, case 1234
 //   engines: cpu FAILS padding; provenance FAILS provenance; accounting pass
-//   file: /tmp/out/cpu_padding_0123456789abcdef.json
+//   file: out/cpu_padding_0123456789abcdef.json
 //   replay: ci/bazel run //invariants:audit -- --engine=cpu --run='...'
 std::string ReportFoundCase(const FoundCase& found, const std::string& folder);
 

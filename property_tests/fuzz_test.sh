@@ -2,7 +2,9 @@
 # The fuzzer as people meet it: a short campaign, the same from the same seed, and bad input as one line on stderr and exit code 2.
 set -euo pipefail
 
+# shellcheck disable=SC2034 # program_test.sh reads both.
 readonly program="${PWD}/property_tests/fuzz"
+# shellcheck disable=SC2034
 readonly work="${TEST_TMPDIR}/fuzz"
 source ci/rules/program_test.sh
 

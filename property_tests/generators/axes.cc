@@ -271,6 +271,11 @@ constexpr Impossible kImpossible[] = {
     {"ties", "within_a_unit", "units", "one_a_stage"},
     {"ties", "across_units", "units", "one"},
     {"frozen", "all", "buckets", "!0"},
+    {"frozen", "none", "buckets", "0"},
+    {"bucket_cap", "the_model", "buckets", "2"},
+    {"bucket_cap", "the_model", "buckets", "more"},
+    {"bucket_cap", "above", "buckets", "2"},
+    {"bucket_cap", "above", "buckets", "more"},
 };
 
 // Only probe models have these.
@@ -384,41 +389,57 @@ void Coverage::VisitPairs(Visit visit) const {
     for (size_t value = 0; value < axes_[axis].values.size(); ++value) {
       for (size_t other = axis + 1; other < axes_.size(); ++other) {
         for (size_t second = 0; second < axes_[other].values.size(); ++second) {
-          const absl::string_view a = axes_[axis].values[value];
-          const absl::string_view b = axes_[other].values[second];
-          const bool possible = !IsOutside(axes_[axis].name, a) &&
-                                !IsOutside(axes_[other].name, b) &&
-                                !IsExcluded(axes_[axis].name, a, axes_[other].name, b) &&
-                                !IsExcluded(axes_[other].name, b, axes_[axis].name, a);
-          if (possible) visit(axis, value, other, second);
+          visit(Pair{axis, value, other, second});
         }
       }
     }
   }
 }
 
+bool Coverage::IsPossible(const Pair& pair) const {
+  const absl::string_view axis = axes_[pair.axis].name;
+  const absl::string_view other = axes_[pair.other].name;
+  const absl::string_view value = axes_[pair.axis].values[pair.value];
+  const absl::string_view second = axes_[pair.other].values[pair.second];
+  return !IsOutside(axis, value) && !IsOutside(other, second) &&
+         !IsExcluded(axis, value, other, second) && !IsExcluded(other, second, axis, value);
+}
+
+bool Coverage::IsSeen(const Pair& pair) const {
+  return pairs_[PairIndex(first_[pair.axis] + pair.value, first_[pair.other] + pair.second)];
+}
+
+std::string Coverage::Text(const Pair& pair) const {
+  return absl::StrCat(axes_[pair.axis].name, "=", axes_[pair.axis].values[pair.value], " x ",
+                      axes_[pair.other].name, "=", axes_[pair.other].values[pair.second]);
+}
+
 int64_t Coverage::PairsSeen() const {
   int64_t count = 0;
-  VisitPairs([&](size_t axis, size_t value, size_t other, size_t second) {
-    count += pairs_[PairIndex(first_[axis] + value, first_[other] + second)] ? 1 : 0;
-  });
+  VisitPairs([&](const Pair& pair) { count += IsPossible(pair) && IsSeen(pair) ? 1 : 0; });
   return count;
 }
 
 int64_t Coverage::PairsPossible() const {
   int64_t count = 0;
-  VisitPairs([&count](size_t, size_t, size_t, size_t) { ++count; });
+  VisitPairs([&](const Pair& pair) { count += IsPossible(pair) ? 1 : 0; });
   return count;
 }
 
 std::vector<std::string> Coverage::PairsMissing() const {
   std::vector<std::string> missing;
-  VisitPairs([&](size_t axis, size_t value, size_t other, size_t second) {
-    if (pairs_[PairIndex(first_[axis] + value, first_[other] + second)]) return;
-    missing.push_back(absl::StrCat(axes_[axis].name, "=", axes_[axis].values[value], " x ",
-                                   axes_[other].name, "=", axes_[other].values[second]));
+  VisitPairs([&](const Pair& pair) {
+    if (IsPossible(pair) && !IsSeen(pair)) missing.push_back(Text(pair));
   });
   return missing;
+}
+
+std::vector<std::string> Coverage::PairsWronglyExcluded() const {
+  std::vector<std::string> wrong;
+  VisitPairs([&](const Pair& pair) {
+    if (!IsPossible(pair) && IsSeen(pair)) wrong.push_back(Text(pair));
+  });
+  return wrong;
 }
 
 std::string Coverage::Table() const {

@@ -44,6 +44,8 @@ class Coverage {
   // Pairs that no run can have (layout rows in mode replicated) are not counted.
   int64_t PairsSeen() const;
   int64_t PairsPossible() const;
+  // Those that were seen all the same: axes.cc is wrong about them.
+  std::vector<std::string> PairsWronglyExcluded() const;
   // "mode=replicated x layout=rows", of the possible ones.
   std::vector<std::string> PairsMissing() const;
 
@@ -51,9 +53,19 @@ class Coverage {
   std::string Table() const;
 
  private:
-  // Calls visit(axis, value, other axis, other value) for each possible pair.
+  // Values of two axes, the first axis before the other.
+  struct Pair {
+    size_t axis = 0;
+    size_t value = 0;
+    size_t other = 0;
+    size_t second = 0;
+  };
+  // Calls visit(pair) for every pair, the impossible ones too.
   template <typename Visit>
   void VisitPairs(Visit visit) const;
+  bool IsPossible(const Pair& pair) const;
+  bool IsSeen(const Pair& pair) const;
+  std::string Text(const Pair& pair) const;
   size_t PairIndex(size_t a, size_t b) const { return a * seen_.size() + b; }
 
   std::vector<Axis> axes_;

@@ -110,7 +110,6 @@ TEST(Coverage, CountsValuesAndPairs) {
   EXPECT_THAT(merged.Table(), testing::HasSubstr("zero2 100%"));
 }
 
-// A pair that was seen must never be one that is said to be impossible; see PairsMissing.
 TEST(Coverage, KnowsWhatCannotMeet) {
   const std::vector<std::string> missing = Coverage().PairsMissing();
   EXPECT_EQ(static_cast<int64_t>(missing.size()), Coverage().PairsPossible());

@@ -103,6 +103,7 @@ TEST(AnyCase, AlmostAllPairsOfValuesMeet) {
   const Coverage coverage = CoverageOf(Draw({}, 3 * kDraws));
   EXPECT_GE(coverage.PairsSeen(), coverage.PairsPossible() * 95 / 100)
       << absl::StrJoin(coverage.PairsMissing(), "\n");
+  EXPECT_THAT(coverage.PairsWronglyExcluded(), IsEmpty());
 }
 
 // What axes do not tell apart.
