@@ -64,7 +64,7 @@ absl::StatusOr<ReplayRequest> ParseRequest(int argc, char** argv) {
 
 // Exit code 2 only if nothing could be judged: one engine's refusal is told beside the others.
 int Replay(const ReplayRequest& request) {
-  if (!request.found_by.empty()) std::cout << "found by " << request.found_by << "\n";
+  if (!request.found_by.empty()) std::cout << "found by: " << request.found_by << "\n";
   bool fails = false;
   bool judged = false;
   std::string refusal;

@@ -29,7 +29,7 @@ expect_status 0
 # From files, relative to the directory of the person who asked.
 BUILD_WORKING_DIRECTORY="${counterexamples}" run_program --file=tied_uneven.json
 expect_status 0
-expect_in stdout "found by "
+expect_in stdout "found by: "
 expect_in stdout "engine cpu: pass"
 
 # A JSON run on the command line, as replay lines have it where a model has no text.
