@@ -122,7 +122,7 @@ class SequenceRunner {
       const int32_t tensor = edit % static_cast<int32_t>(run_.model.tensors.size());
       // A mode with whole parameters cannot undo an edit: it must say so, and end the view.
       stays = stays || !ShardsUnits(run_.sharding.mode);
-      Edit(tensor, stays);
+      SHARDPROOF_RETURN_IF_ERROR(Edit(tensor, stays));
     }
     if (edit >= 0 && stays && !write_back) {
       const absl::Status refused = trainer_->CloseView(/*write_back=*/false).status();
@@ -136,7 +136,8 @@ class SequenceRunner {
   absl::Status CompareView() const {
     for (int32_t rank = 0; rank < run_.sharding.world_size.value; ++rank) {
       for (size_t tensor = 0; tensor < run_.model.tensors.size(); ++tensor) {
-        const std::vector<float> seen = trainer_->Read(Rank{rank}, static_cast<int32_t>(tensor));
+        SHARDPROOF_ASSIGN_OR_RETURN(const std::vector<float> seen,
+                                    trainer_->Read(Rank{rank}, static_cast<int32_t>(tensor)));
         const float* const expected = model_->State().tensors[tensor].parameter;
         if (SameBits(seen.data(), expected, static_cast<int64_t>(seen.size()))) continue;
         return Finding("rank ", rank, "'s view of ", run_.model.tensors[tensor].name,
@@ -147,13 +148,14 @@ class SequenceRunner {
   }
 
   // Exact in float32, and nothing that training would do.
-  void Edit(int32_t tensor, bool stays) {
-    std::vector<float> values = trainer_->Read(Rank{0}, tensor);
+  absl::Status Edit(int32_t tensor, bool stays) {
+    SHARDPROOF_ASSIGN_OR_RETURN(std::vector<float> values, trainer_->Read(Rank{0}, tensor));
     for (float& value : values) value = -0.5f * value;
     for (int32_t rank = 0; rank < run_.sharding.world_size.value; ++rank) {
-      trainer_->Write(Rank{rank}, tensor, values);
+      SHARDPROOF_RETURN_IF_ERROR(trainer_->Write(Rank{rank}, tensor, values));
     }
     if (stays) model_->SetParameter(tensor, values);
+    return absl::OkStatus();
   }
 
   absl::Status Idle(const absl::StatusOr<const StepObservation*>& observed) const {

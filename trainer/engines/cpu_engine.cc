@@ -405,33 +405,24 @@ class CpuEngine : public CpuExecutor {
       case OpKind::kBackward:
         rank.loss_sum += stages_->Backward(plan, op, micro_batch, rank.memory);
         break;
-      case OpKind::kScale: {
-        float* values = rank.memory.data(op.recv);
-        for (int64_t i = 0; i < op.recv.range.count; ++i) values[i] *= op.scale;
+      case OpKind::kScale:
+        ScaleValues(rank, op, op.scale);
         break;
-      }
       case OpKind::kAccumulate: {
         const float* from = rank.memory.data(op.send);
         float* to = rank.memory.data(op.recv);
         for (int64_t i = 0; i < op.recv.range.count; ++i) to[i] += from[i];
         break;
       }
-      case OpKind::kScaleBy: {
-        const float factor = *rank.memory.data(op.send);
-        float* values = rank.memory.data(op.recv);
-        for (int64_t i = 0; i < op.recv.range.count; ++i) values[i] *= factor;
+      case OpKind::kScaleBy:
+        ScaleValues(rank, op, *rank.memory.data(op.send));
         break;
-      }
       case OpKind::kNorm:
         SumSquares(rank, plan, op);
         break;
-      case OpKind::kClipCoefficient: {
-        const double norm = std::sqrt(*rank.memory.doubles(op.send.buffer));
-        const double coefficient = static_cast<double>(op.scale) / (norm + 1e-6);
-        rank.clip = {norm, static_cast<float>(std::min(coefficient, 1.0))};
-        *rank.memory.data(op.recv) = rank.clip.coefficient;
+      case OpKind::kClipCoefficient:
+        FindCoefficient(rank, op);
         break;
-      }
       case OpKind::kCopy:
         std::copy_n(rank.memory.data(op.send), op.recv.range.count, rank.memory.data(op.recv));
         rank.memory.SetVersion(op.recv.buffer, op.recv.range,
@@ -448,6 +439,18 @@ class CpuEngine : public CpuExecutor {
       case OpKind::kRelease:
         break;
     }
+  }
+
+  static void ScaleValues(RankRuntime& rank, const Op& op, float factor) {
+    float* const values = rank.memory.data(op.recv);
+    for (int64_t i = 0; i < op.recv.range.count; ++i) values[i] *= factor;
+  }
+
+  static void FindCoefficient(RankRuntime& rank, const Op& op) {
+    const double norm = std::sqrt(*rank.memory.doubles(op.send.buffer));
+    const double coefficient = static_cast<double>(op.scale) / (norm + 1e-6);
+    rank.clip = {norm, static_cast<float>(std::min(coefficient, 1.0))};
+    *rank.memory.data(op.recv) = rank.clip.coefficient;
   }
 
   void SumSquares(RankRuntime& rank, const StepPlan& plan, const Op& op) {

@@ -296,6 +296,9 @@ TEST(CpuEngine, RefusesPlansThatLeaveTheirBuffers) {
   EXPECT_THAT(error([](StepPlan& plan) { plan.ops[0].group.count = 3; }), HasSubstr("its group"));
   EXPECT_THAT(error([](StepPlan& plan) { plan.ops[1].wait_count = 1000; }), HasSubstr("a slice"));
   EXPECT_THAT(error([](StepPlan& plan) { plan.waits[0] = -1; }), HasSubstr("wait -1"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.homes[1].exp_avg = 99; }), HasSubstr("the home"));
+  EXPECT_THAT(error([](StepPlan& plan) { plan.activations.pop_back(); }),
+              HasSubstr("an activation"));
   EXPECT_THAT(error([](StepPlan& plan) { plan.parameter_uses[0].set = 1; }),
               HasSubstr("the parameter of tensor 0"));
   EXPECT_THAT(error([](StepPlan& plan) { plan.updates[0].counter_of = 9; }),

@@ -68,6 +68,10 @@ absl::StatusOr<const StepObservation*> LiveTrainer::Train() {
 
 absl::StatusOr<const StepObservation*> LiveTrainer::FailInTheMiddle(double progress) {
   SHARDPROOF_RETURN_IF_ERROR(CheckIdle());
+  if (!(progress >= 0 && progress < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("progress is ", progress, "; accepted: a number from 0 to below 1"));
+  }
   const auto plan = [this, progress](const RunDescription& run, const Placement& placement,
                                      Rank rank, int64_t step) {
     StepPlan whole = plans_.step(run, placement, rank, step, gradients_live_);
@@ -132,7 +136,23 @@ void LiveTrainer::ForEachPiece(Rank rank, int32_t tensor, Fn fn) const {
   }
 }
 
-std::vector<float> LiveTrainer::Read(Rank rank, int32_t tensor) const {
+absl::Status LiveTrainer::CheckView(Rank rank, int32_t tensor) const {
+  if (!view_open_) {
+    return absl::FailedPreconditionError(
+        "no view of the parameters is open; accepted: OpenView before they are read or written");
+  }
+  const int32_t ranks = run_.sharding.world_size.value;
+  const int32_t tensors = static_cast<int32_t>(run_.model.tensors.size());
+  if (rank.value < 0 || rank.value >= ranks || tensor < 0 || tensor >= tensors) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor, " on rank ", rank.value,
+                                                   "; accepted: tensors below ", tensors,
+                                                   ", ranks below ", ranks));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> LiveTrainer::Read(Rank rank, int32_t tensor) const {
+  SHARDPROOF_RETURN_IF_ERROR(CheckView(rank, tensor));
   std::vector<float> values(static_cast<size_t>(Elements(run_.model.tensors[tensor])));
   ForEachPiece(rank, tensor, [&](int64_t first, const float* from, int64_t count) {
     std::copy_n(from, count, values.data() + first);
@@ -140,11 +160,18 @@ std::vector<float> LiveTrainer::Read(Rank rank, int32_t tensor) const {
   return values;
 }
 
-void LiveTrainer::Write(Rank rank, int32_t tensor, const std::vector<float>& values) {
+absl::Status LiveTrainer::Write(Rank rank, int32_t tensor, const std::vector<float>& values) {
+  SHARDPROOF_RETURN_IF_ERROR(CheckView(rank, tensor));
+  const int64_t elements = Elements(run_.model.tensors[tensor]);
+  if (static_cast<int64_t>(values.size()) != elements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(values.size(), " values for tensor ", tensor, "; accepted: ", elements));
+  }
   edited_ = true;
   ForEachPiece(rank, tensor, [&](int64_t first, float* to, int64_t count) {
     std::copy_n(values.data() + first, count, to);
   });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const StepObservation*> LiveTrainer::CloseView(bool write_back) {

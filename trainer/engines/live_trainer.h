@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "invariants/observation/observation.h"
 #include "invariants/run_description/run_description.h"
@@ -56,6 +57,7 @@ class LiveTrainer {
   absl::StatusOr<const StepObservation*> Train();
   // A step that fails after some of its operations, on every rank: `progress` in [0, 1) of those
   // before the first update. What it computed is gone; Train repeats the step.
+  // InvalidArgument for another progress.
   absl::StatusOr<const StepObservation*> FailInTheMiddle(double progress);
   // Forward and loss of the micro-batches of a step: of the next one, or of any other as an
   // evaluation. No gradients.
@@ -67,8 +69,10 @@ class LiveTrainer {
   // every rank made the same; without it they are gone. Unimplemented: closing without write_back
   // after an edit in a mode whose parameters are whole, where an edit cannot be undone.
   absl::StatusOr<const StepObservation*> OpenView();
-  std::vector<float> Read(Rank rank, int32_t tensor) const;  // Elements(tensor) of them
-  void Write(Rank rank, int32_t tensor, const std::vector<float>& values);
+  // Elements(tensor) values. Without an open view: FailedPrecondition, for both. InvalidArgument: a
+  // rank or tensor that the run does not have, or another number of values.
+  absl::StatusOr<std::vector<float>> Read(Rank rank, int32_t tensor) const;
+  absl::Status Write(Rank rank, int32_t tensor, const std::vector<float>& values);
   absl::StatusOr<const StepObservation*> CloseView(bool write_back);
 
   int64_t steps_done() const { return steps_done_; }
@@ -78,6 +82,7 @@ class LiveTrainer {
   LiveTrainer(const RunDescription& run, LivePlans plans, Placement placement,
               std::unique_ptr<CpuExecutor> executor);
   absl::Status CheckIdle() const;
+  absl::Status CheckView(Rank rank, int32_t tensor) const;
   // Calls fn(values in the tensor, values in the rank's memory, count) for each piece.
   template <typename Fn>
   void ForEachPiece(Rank rank, int32_t tensor, Fn fn) const;

@@ -19,6 +19,7 @@ class Checker {
     for (int32_t buffer : plan_.live_before) {
       if (!IsBuffer(buffer)) return Bad(absl::StrCat("live buffer ", buffer));
     }
+    SHARDPROOF_RETURN_IF_ERROR(CheckHomes());
     for (op_ = 0; op_ < plan_.ops.size(); ++op_) SHARDPROOF_RETURN_IF_ERROR(CheckOp());
     return absl::OkStatus();
   }
@@ -28,6 +29,30 @@ class Checker {
     return absl::InvalidArgumentError(absl::StrCat(
         "the plan of rank ", plan_.rank.value, ", operation ", op_, " of ", plan_.ops.size(), ": ",
         what, " is outside the plan; accepted: what its buffers and pools hold"));
+  }
+
+  // What engines look up without an operation: -1 means none.
+  absl::Status CheckHomes() const {
+    const auto known = [this](int32_t buffer) { return buffer == -1 || IsBuffer(buffer); };
+    for (const SetHome& home : plan_.homes) {
+      if (!known(home.parameter) || !known(home.gradient) || !known(home.exp_avg) ||
+          !known(home.exp_avg_sq)) {
+        return Bad("the home of a set");
+      }
+    }
+    const size_t boundaries = run_.model.stages.size() + 1;
+    for (const std::vector<int32_t>* activations :
+         {&plan_.activations, &plan_.activation_gradients}) {
+      if (activations->size() != boundaries ||
+          !std::all_of(activations->begin(), activations->end(), known)) {
+        return Bad("an activation");
+      }
+    }
+    if (!known(plan_.scalar_buffer) || !known(plan_.norm_buffer) ||
+        !known(plan_.coefficient_buffer)) {
+      return Bad("a buffer of one value");
+    }
+    return absl::OkStatus();
   }
 
   bool IsBuffer(int32_t buffer) const {

@@ -27,6 +27,13 @@ int32_t BufferOf(absl::Span<const SetUse> uses, int32_t set) {
   return -1;
 }
 
+bool Accumulates(absl::Span<const SetUse> uses, int32_t set) {
+  for (const SetUse& use : uses) {
+    if (use.set == set) return use.accumulate;
+  }
+  return false;
+}
+
 }  // namespace
 
 StageRunner::StageRunner(const RunDescription& run, const Placement& placement,
@@ -116,13 +123,15 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
                                 int32_t stage, RankMemory& memory) {
   const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
   const absl::Span<const SetUse> uses = plan.GradientUsesOf(op);
-  const bool accumulate = !uses.empty() && uses[0].accumulate;
   const int64_t now = steps_ * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
   std::vector<int64_t>& written = written_in_[micro_batch.rank.value];
   std::vector<std::vector<float>>& sums = sum_of_uses_[micro_batch.rank.value];
   const auto again = [&](int32_t tensor) { return written[tensor] == now; };
+  const auto accumulates = [&](int32_t tensor) {
+    return Accumulates(uses, placement_.gradient_set[tensor]);
+  };
   // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before.
-  const auto sums_uses = [&](int32_t tensor) { return accumulate && used_twice_[tensor]; };
+  const auto sums_uses = [&](int32_t tensor) { return accumulates(tensor) && used_twice_[tensor]; };
   CollectParameters(plan, op, stage, memory);
   gradients_.clear();
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -136,7 +145,7 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
     // A sum that an edited plan never begins must not be one of an earlier micro-batch.
     if (!again(tensor)) sums[tensor].clear();
     const std::vector<Piece>& pieces = gradient_pieces_[tensor];
-    if (pieces.size() == 1 && !accumulate && !again(tensor)) {
+    if (pieces.size() == 1 && !accumulates(tensor) && !again(tensor)) {
       gradients_.push_back(memory.data(buffer) + pieces[0].offset);
       continue;
     }
@@ -162,7 +171,7 @@ void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroB
       }
       if (stage == first_use_[tensor]) WriteBack(tensor, buffer, sum, /*add=*/true);
     } else if (gradients_[i] == workspace.data()) {
-      WriteBack(tensor, buffer, workspace, accumulate || again(tensor));
+      WriteBack(tensor, buffer, workspace, accumulates(tensor) || again(tensor));
     }
     written[tensor] = now;
   }

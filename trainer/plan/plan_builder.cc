@@ -71,6 +71,10 @@ void PlanBuilder::FindRuns() {
   }
   if (first_trainable_stage_ == stages) first_backward_run_ = static_cast<int32_t>(runs_.size());
   FindNeeds();
+  last_use_.assign(model.tensors.size(), -1);
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    for (int32_t tensor : model.stages[stage].tensors) last_use_[tensor] = stage;
+  }
 }
 
 void PlanBuilder::FindNeeds() {
@@ -287,13 +291,25 @@ void PlanBuilder::UseParameters(Op& op, const ComputeRun& run,
   }
 }
 
+// Whether a stage behind the run uses a tensor of the set too, so that the gradient of this use is
+// added to that one's.
+bool PlanBuilder::AddsToLaterUse(const ComputeRun& run, int32_t set) const {
+  for (int32_t stage = run.stage; stage < run.stage + run.stage_count; ++stage) {
+    for (int32_t tensor : run_.model.stages[stage].tensors) {
+      if (placement_.gradient_set[tensor] != set) continue;
+      if (last_use_[tensor] >= run.stage + run.stage_count) return true;
+    }
+  }
+  return false;
+}
+
 void PlanBuilder::UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
                                bool accumulate) {
   op.first_gradient_use = static_cast<int32_t>(plan_.gradient_uses.size());
   for (int32_t set : SetsOf(run, placement_.gradient_set)) {
     plan_.gradient_uses.push_back({set, buffers[set], accumulate});
     AllocateIfDead(buffers[set]);
-    if (accumulate) AccessAll(buffers[set], AccessKind::kRead);
+    if (accumulate || AddsToLaterUse(run, set)) AccessAll(buffers[set], AccessKind::kRead);
     AccessAll(buffers[set], AccessKind::kWrite);
     ++op.gradient_use_count;
   }

@@ -118,6 +118,7 @@ class PlanBuilder {
   const std::vector<int32_t>& SetsOf(const ComputeRun& run,
                                      const std::vector<int32_t>& set_of_tensor);
   void UseParameters(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers);
+  bool AddsToLaterUse(const ComputeRun& run, int32_t set) const;
   void UseGradients(Op& op, const ComputeRun& run, const std::vector<int32_t>& buffers,
                     bool accumulate);
 
@@ -129,7 +130,8 @@ class PlanBuilder {
   int32_t first_backward_run_ = 0;
   int32_t first_trainable_stage_ = 0;
   Last last_free_ = {-1, -1};
-  Last waited_ = {-1, -1};  // by stream: the last op of the other stream it is ordered after
+  Last waited_ = {-1, -1};         // by stream: the last op of the other stream it is ordered after
+  std::vector<int32_t> last_use_;  // by tensor: the highest stage that uses it
   std::vector<PlanAccess> pending_;
   std::vector<int32_t> run_sets_;
   std::vector<int32_t> set_seen_;  // by set: the last SetsOf that listed it

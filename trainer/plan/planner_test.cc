@@ -933,6 +933,20 @@ TEST(UnitPlans, GatherAndReduceATiedWeightWithTheUnitOfItsFirstStage) {
   EXPECT_EQ(Backward(none, "GcRS"), "G3 G1 c3 R3 S3 G2 c2 R2 S2 c1 R1 S1");
 }
 
+// The second use in a micro-batch reads what the first one wrote, and the plan says so.
+TEST(UnitPlans, ReadTheGradientThatATiedWeightsLaterUseLeft) {
+  const StepPlan plan = PlanOf(Tied(Prefetch::kNone));
+  for (const Op& op : plan.ops) {
+    if (op.kind != OpKind::kBackward) continue;
+    const int32_t gradient = plan.GradientUsesOf(op)[0].buffer;
+    const bool reads = std::any_of(
+        plan.AccessesOf(op).begin(), plan.AccessesOf(op).end(), [&](const PlanAccess& access) {
+          return access.buffer == gradient && access.kind == AccessKind::kRead;
+        });
+    EXPECT_EQ(reads, op.stage == 0) << "backward of stage " << op.stage;
+  }
+}
+
 TEST(ClippingPlans, SumSquaresOfShardsOverTheRanksAndOfWholeGradientsNot) {
   RunDescription run = TestRun("probe:4,3", Mode::kZero2, 2);
   run.clip_grad_norm = 1;

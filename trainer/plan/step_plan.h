@@ -18,7 +18,9 @@ namespace shardproof {
 enum class OpKind : uint8_t {
   kCollective,       // send -> recv over `group`; shapes as in collectives/communicator.h
   kForward,          // stages [stage, stage + stage_count) of a micro-batch
-  kBackward,         // the same stages, last first; the last stage of the model computes the loss
+  kBackward,         // the same stages, last first; the last stage of the model computes the loss.
+                     // A tensor that a later stage of the micro-batch used already gets its
+                     // gradient added to that use's, whatever the operation's uses say
   kReshard,          // frees the unit's full parameters
   kRelease,          // frees buffers, nothing else
   kScale,            // recv *= scale
