@@ -800,5 +800,74 @@ TEST(CheckTest, AFileThatEndsEarlyIsAnError) {
   EXPECT_THAT(std::string(judged.status().message()), HasSubstr("ends with 2 steps"));
 }
 
+// --- Sums in any order, in a file.
+
+// The recording as a file whose trainer says that its sums have no order.
+CaseResult JudgeInAnyOrder(const RunDescription& run, Recording& recording) {
+  std::string file = PrintObservationHeader(run) + "\n";
+  for (StoredStep& step : recording.steps) {
+    step.observation.any_order = true;
+    absl::StrAppend(&file, PrintObservationStep(step.observation), "\n");
+  }
+  const ModelImporter none = [](absl::string_view) {
+    return absl::UnimplementedError("the model is written out");
+  };
+  std::istringstream input(file);
+  JudgeOptions options;
+  options.checks = {"numeric_equivalence", "liveness"};
+  const absl::StatusOr<JudgedFile> judged = JudgeFile(&input, none, kNoLimit, options);
+  EXPECT_TRUE(judged.ok()) << judged.status();
+  return judged.ok() ? judged->result : CaseResult();
+}
+
+// Numeric equivalence of a run of which one gradient was multiplied.
+CheckResult JudgeGradientInAnyOrder(const RunDescription& run, float factor) {
+  std::string file;
+  Record(run, &file);
+  Recording recording;
+  Read(file, &recording);
+  *Element(State(recording, kLast, 0), StateClass::kReducedGradient, kWeight0, 3) *= factor;
+  const CaseResult result = JudgeInAnyOrder(run, recording);
+  return result.checks.empty() ? CheckResult() : result.checks[0];
+}
+
+TEST(AnyOrderFile, IsJudgedWithinBounds) {
+  RunDescription plain_sgd = Zero2();
+  plain_sgd.optimizer.kind = OptimizerKind::kSgd;
+  plain_sgd.optimizer.momentum = 0;
+  for (const RunDescription& run : {FullShard(), Zero2(), plain_sgd}) {
+    const CheckResult rounded = JudgeGradientInAnyOrder(run, 1 + 0x1p-23f);
+    EXPECT_EQ(rounded.verdict, Verdict::kPass)
+        << (rounded.violations.empty() ? rounded.reason : Describe(rounded, rounded.violations[0]));
+    const CheckResult summed = JudgeGradientInAnyOrder(run, kRanks);
+    ASSERT_EQ(summed.verdict, Verdict::kFail) << summed.reason;
+    EXPECT_THAT(summed.violations[0].likely_cause, HasSubstr("the ratio is N"));
+  }
+}
+
+// Divides before its sums where the run says after: each gradient is right, with other bits. AdamW
+// then parts from the oracle by more than those, from the second step on.
+TEST(AnyOrderFile, ATrainingThatPartsByRoundingsIsStillTheSame) {
+  for (const double learning_rate : {1e-3, 0.1}) {
+    RunDescription run = MlpRun({40, 40, 40}, /*bias=*/true, Sharding(Mode::kZero2, kRanks));
+    run.data.micro_batch_size = 4;
+    run.data.num_micro_batches = 2;
+    run.clip_grad_norm = 0.05;
+    run.optimizer.learning_rate = learning_rate;
+    RunDescription trained = run;
+    trained.sharding.scale_before_reduce = true;
+    std::string file;
+    Record(trained, &file);
+    Recording recording;
+    Read(file, &recording);
+    const CaseResult result = JudgeInAnyOrder(run, recording);
+    EXPECT_GT(result.numeric.max_abs_parameter_error, 0);
+    for (const CheckResult& check : result.checks) {
+      EXPECT_EQ(check.verdict, Verdict::kPass)
+          << (check.violations.empty() ? check.reason : Describe(check, check.violations[0]));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardproof

@@ -21,18 +21,21 @@ absl::StatusOr<absl::Duration> ParseTime(absl::string_view text) {
       absl::StrCat("--duration=", Shown(text), " is refused; accepted: a time such as 30s or 10m"));
 }
 
+// 63 bits, so that readers with signed numbers take it too.
 uint64_t FreshSeed() {
   std::random_device device;
-  return (uint64_t{device()} << 16 ^ device()) | 1;
+  return std::uniform_int_distribution<uint64_t>(0, INT64_MAX)(device);
 }
 
 }  // namespace
 
 void DeclareCampaignFlags(CampaignFlags& raw, Flags& flags) {
   flags.String("duration", &raw.duration, "no case begins later, such as 30s or 10m");
-  flags.Unsigned("seed", &raw.seed, "of the cases; a fresh one without it");
+  flags.Unsigned("seed", &raw.seed, "of the cases");
+  flags.ShowDefault("seed", "fresh");
   flags.String("engine", &raw.engine, "cpu, provenance, accounting or all");
   flags.Int("max_cases", &raw.max_cases, 1, INT64_MAX, "stop after this many cases");
+  flags.ShowDefault("max_cases", "unlimited");
   flags.Int("jobs", &raw.jobs, 1, 1024, "threads");
   flags.String("out", &raw.out, "folder for the replay file of a failing case");
 }

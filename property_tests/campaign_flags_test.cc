@@ -41,7 +41,27 @@ TEST(MakeCampaign, ANumberOfCasesIsABoundToo) {
   EXPECT_EQ(Made({"--max_cases=12"})->duration, absl::InfiniteDuration());
 }
 
-TEST(MakeCampaign, DrawsAFreshSeed) { EXPECT_NE(Made({})->seed, Made({})->seed); }
+// Of 63 bits: none of 64 draws has bit 63, and each bit below it is set in one and clear in
+// another.
+TEST(MakeCampaign, DrawsAFreshSeed) {
+  uint64_t set = 0;
+  uint64_t clear = 0;
+  for (int draw = 0; draw < 64; ++draw) {
+    const uint64_t seed = Made({})->seed;
+    set |= seed;
+    clear |= ~seed;
+  }
+  EXPECT_EQ(set, uint64_t{INT64_MAX});
+  EXPECT_EQ(clear, UINT64_MAX);
+}
+
+TEST(DeclareCampaignFlags, HelpShowsDefaultsThatPeopleRead) {
+  CampaignFlags raw;
+  Flags flags("a test");
+  DeclareCampaignFlags(raw, flags);
+  EXPECT_THAT(flags.Help(), HasSubstr("--seed=fresh "));
+  EXPECT_THAT(flags.Help(), HasSubstr("--max_cases=unlimited "));
+}
 
 TEST(MakeCampaign, RefusesBadValues) {
   EXPECT_THAT(std::string(Made({"--duration=inf seconds"}).status().message()),

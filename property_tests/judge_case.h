@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "invariants/checks/check.h"
 #include "invariants/run_description/run_description.h"
 #include "invariants/suite/run_case.h"
 
@@ -23,8 +24,14 @@ struct EngineVerdict {
   std::string details = {};       // each failed check's text; ends in a newline, or is empty
 };
 
-// Passes when every check that was asked for passes. On the engines without values a check that
-// has no evidence passes too; on cpu none may be without.
+// Whether a check's verdict on this engine is as good as it can be. Only a pass is, but that the
+// engines without values owe none of the checks that need values, and none of those that a rule
+// not defined yet leaves without an expectation (NoStepRule, NoStateRule). The provenance engine
+// shows what `provenance` needs and owes that one; the accounting engine owes `padding` if the
+// run has moments, the only places it shows.
+bool Satisfies(const RunDescription& run, EngineKind engine, const CheckResult& check);
+
+// Passes when every check that was asked for satisfies.
 EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options);
 
 // By name, in the order in which they are worth a look.

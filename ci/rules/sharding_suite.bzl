@@ -22,7 +22,8 @@ programs
     bazel run :suite_fuzz -- --duration=10m --seed=7
     bazel run :suite_replay -- --run='model=mlp:4,4;mode=zero2;world_size=2'
 
-The page for trainer authors is invariants/suite/README.md.
+Both exit 1 when a check fails, when the trainer ends in an error and when no check saw anything, and 2 on bad input. The fuzzer lists the checks that
+saw nothing. The page for trainer authors is invariants/suite/README.md.
 """
 
 load("//ci/rules:suite.bzl", "arg_test")

@@ -1,19 +1,24 @@
 #include "invariants/checks/clip_equivalence.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "invariants/checks/any_order.h"
+#include "invariants/checks/describe.h"
 
 namespace shardproof {
 namespace {
 
-bool Close(double actual, double expected, double relative) {
-  return std::abs(actual - expected) <= relative * std::abs(expected);
+// No number is within anything.
+bool Within(double actual, double expected, double bound) {
+  return std::abs(actual - expected) <= bound;
 }
 
 bool SameBits(const ClipObservation& a, const ClipObservation& b) {
@@ -21,7 +26,45 @@ bool SameBits(const ClipObservation& a, const ClipObservation& b) {
          std::bit_cast<uint32_t>(a.coefficient) == std::bit_cast<uint32_t>(b.coefficient);
 }
 
-Violation Numbers(const char* rule, int32_t rank, int64_t step, double expected, double actual) {
+// How far off a right trainer's numbers may be.
+struct Bounds {
+  double norm = 0;
+  double coefficient = 0;
+};
+
+// The norm of what the elements of the gradient may be off by before clipping. Nothing where the
+// magnitudes are not known.
+std::optional<double> NormOfErrors(const RunDescription& run, const ReferenceStep& reference) {
+  const std::vector<int64_t> elements = TensorElements(run.model);
+  double squares = 0;
+  for (size_t t = 0; t < elements.size(); ++t) {
+    const ReferenceTensor& tensor = reference.tensors[t];
+    if (tensor.gradient == nullptr) continue;
+    if (tensor.gradient_magnitude == nullptr) return std::nullopt;
+    for (int64_t i = 0; i < elements[t]; ++i) {
+      const double error = GradientTolerance(run, tensor.gradient_magnitude[i]);
+      squares += error * error;
+    }
+  }
+  // Magnitudes are shown clipped, like the gradients.
+  return reference.used_coefficient > 0 ? std::sqrt(squares) / reference.used_coefficient : 0;
+}
+
+// The coefficient falls as the norm grows: the ends of the norm's range are those of its own.
+Bounds BoundsOf(const RunDescription& run, const ReferenceStep& reference, double norm_error) {
+  if (run.clip_grad_norm <= 0) return {0, kClipTolerance};
+  const double norm = reference.gradient_norm;
+  const auto coefficient = [&](double of) {
+    return std::min(1.0, run.clip_grad_norm / (std::max(of, 0.0) + 1e-6));
+  };
+  const double expected = coefficient(norm);
+  return {norm_error + kClipTolerance * norm, std::max(coefficient(norm - norm_error) - expected,
+                                                       expected - coefficient(norm + norm_error)) +
+                                                  kClipTolerance * reference.clip_coefficient};
+}
+
+Violation Numbers(const char* rule, int32_t rank, int64_t step, double tolerance, double expected,
+                  double actual) {
   Violation violation;
   violation.rule = rule;
   violation.rank = rank;
@@ -30,7 +73,7 @@ Violation Numbers(const char* rule, int32_t rank, int64_t step, double expected,
   violation.actual = absl::StrFormat("%.17g", actual);
   if (expected != 0 && std::isfinite(actual)) {
     violation.ratio = actual / expected;
-    violation.tolerance_share = std::abs(actual - expected) / (kClipTolerance * std::abs(expected));
+    if (tolerance > 0) violation.tolerance_share = std::abs(actual - expected) / tolerance;
   }
   return violation;
 }
@@ -59,7 +102,7 @@ std::string CauseOfNorm(const RunDescription& run, double ratio, double actual) 
       {k, "K: the gradients were not divided by K yet"},
       {n * k, "NK: the gradients were not divided by N*K yet"}};
   for (const Known& one : known) {
-    if (one.ratio != 1 && Close(ratio, one.ratio, kNear)) {
+    if (one.ratio != 1 && Within(ratio, one.ratio, kNear * one.ratio)) {
       return absl::StrCat("the ratio is ", one.cause);
     }
   }
@@ -82,6 +125,16 @@ const char* CauseOfCoefficient(double actual, double expected, bool norm_is_righ
 
 }  // namespace
 
+double CoefficientError(const RunDescription& run, const StepObservation& observed,
+                        const ReferenceStep& reference) {
+  const double used = reference.used_coefficient;
+  if (observed.clips.empty() || run.clip_grad_norm <= 0 || used <= 0) return 0;
+  const double norm_error = observed.any_order ? NormOfErrors(run, reference).value_or(0) : 0;
+  const double accepted = BoundsOf(run, reference, norm_error).coefficient;
+  const double error = std::abs(observed.clips[0].coefficient - used);
+  return std::isfinite(error) ? std::min(error, accepted) / used : 0;
+}
+
 void JudgeClips(const RunDescription& run, const StepObservation& observed,
                 const ReferenceStep& reference, Findings& findings) {
   const std::vector<ClipObservation>& clips = observed.clips;
@@ -95,29 +148,37 @@ void JudgeClips(const RunDescription& run, const StepObservation& observed,
     findings.NotObserved("the clip coefficients of some ranks were not shown");
   }
   if (!std::isfinite(reference.gradient_norm)) return;  // its gradients say so
+  const std::optional<double> norm_error =
+      clipping && observed.any_order ? NormOfErrors(run, reference) : 0;
+  const Bounds bounds = BoundsOf(run, reference, norm_error.value_or(0));
   std::vector<char> right(clips.size(), 1);
   for (size_t i = 0; i < clips.size(); ++i) {
     const int32_t rank = static_cast<int32_t>(i);
     const ClipObservation& clip = clips[i];
-    const bool norm_is_right =
-        !clipping || Close(clip.norm, reference.gradient_norm, kClipTolerance);
+    const bool norm_is_right = !clipping || Within(clip.norm, reference.gradient_norm, bounds.norm);
     const double expected = clipping ? reference.clip_coefficient : 1;
+    const bool coefficient_is_right = Within(clip.coefficient, expected, bounds.coefficient);
+    if (!norm_error.has_value() && !(norm_is_right && coefficient_is_right)) {
+      findings.NotObserved("sums in any order need the magnitudes of gradients to bound the norm");
+      return;
+    }
     if (!norm_is_right) {
       right[i] = 0;
       findings.Add([&] {
-        Violation violation = Numbers("every rank clips by the norm of replicated training", rank,
-                                      observed.step, reference.gradient_norm, clip.norm);
+        Violation violation =
+            Numbers("every rank clips by the norm of replicated training", rank, observed.step,
+                    bounds.norm, reference.gradient_norm, clip.norm);
         violation.likely_cause = CauseOfNorm(run, violation.ratio, clip.norm);
         return violation;
       });
     }
-    if (!Close(clip.coefficient, expected, kClipTolerance)) {
+    if (!coefficient_is_right) {
       right[i] = 0;
       findings.Add([&] {
         Violation violation =
             Numbers(clipping ? "every rank's clip coefficient is that of replicated training"
                              : "a run without clip_grad_norm multiplies its gradients by 1",
-                    rank, observed.step, expected, clip.coefficient);
+                    rank, observed.step, bounds.coefficient, expected, clip.coefficient);
         violation.likely_cause =
             clipping ? CauseOfCoefficient(clip.coefficient, expected, norm_is_right)
                      : "gradients are clipped by a setting that the run description does not have";
@@ -127,7 +188,7 @@ void JudgeClips(const RunDescription& run, const StepObservation& observed,
     if (!right[0] || !right[i] || SameBits(clips[0], clip)) continue;
     findings.Add([&] {
       Violation violation = Numbers("every rank clips with the same bits", rank, observed.step,
-                                    clips[0].norm, clip.norm);
+                                    bounds.norm, clips[0].norm, clip.norm);
       absl::StrAppend(&violation.expected, " and coefficient ",
                       absl::StrFormat("%.9g", clips[0].coefficient), ", as on rank 0");
       absl::StrAppend(&violation.actual, " and coefficient ",

@@ -139,14 +139,19 @@ void Liveness::JudgeSegment(int32_t rank, const StateSegment& segment) {
 }
 
 // Where sums have no fixed order, whether the element moves may hang on a rounding: the gradient
-// cancels so far that its sign, or whether it is zero, is not known; or the move is about an ulp.
+// cancels so far that its sign, or whether it is zero, is not known; or the gradient cancels those
+// before it in the momentum so far; or the move is about an ulp.
 bool Liveness::RoundingDecides(const StateSegment& segment, const float* before, int64_t i) const {
   const ReferenceTensor& tensor = reference_->tensors[segment.tensor];
   const int64_t element = segment.range.first + i;
   if (tensor.gradient != nullptr && tensor.gradient_magnitude != nullptr) {
     const double magnitude = tensor.gradient_magnitude[element];
-    const double gradient = std::abs(static_cast<double>(tensor.gradient[element]));
-    if (magnitude > 0 && gradient <= GradientTolerance(*run_, magnitude)) return true;
+    const auto lost = [&](float value) {
+      return magnitude > 0 &&
+             std::abs(static_cast<double>(value)) <= GradientTolerance(*run_, magnitude);
+    };
+    if (lost(tensor.gradient[element])) return true;
+    if (tensor.exp_avg != nullptr && lost(tensor.exp_avg[element])) return true;
   }
   constexpr int64_t kAboutOne = 2;
   const auto small = [](int64_t ulp) { return ulp >= 0 && ulp <= kAboutOne; };

@@ -14,9 +14,9 @@
 // A parameter gate alone misses an element that never moves: with a small learning rate it
 // stays within any tolerance. This check does not ask whether a move is right, which is
 // numeric_equivalence's rule. Where sums have no fixed order (any_order), a rounding may move one
-// of the two only: an element is then judged where its gradient is not lost in the rounding of its
-// sum, or its move is more than about an ulp. Which steps use a tensor at all (UsageRule) is in the
-// reference's moves.
+// of the two only: an element is then judged where neither its gradient nor its momentum is lost in
+// the rounding of the gradient's sum, and its move is more than about an ulp. Which steps use a
+// tensor at all (UsageRule) is in the reference's moves.
 #ifndef INVARIANTS_CHECKS_LIVENESS_H_
 #define INVARIANTS_CHECKS_LIVENESS_H_
 

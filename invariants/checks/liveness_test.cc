@@ -204,6 +204,18 @@ TEST_F(AnyOrderLivenessTest, AGradientLostInTheRoundingOfItsSumDecidesNothing) {
   EXPECT_EQ(check_->Finish().verdict, Verdict::kFail);
 }
 
+// A gradient that cancels the momentum of those before it: nothing moves but by their rounding.
+TEST_F(AnyOrderLivenessTest, MomentumLostInTheRoundingOfTheSumDecidesNothing) {
+  for (const float exp_avg : {0.0f, 1e-9f, 0.01f}) {
+    StartAnyOrder();
+    training_->Reference(StateClass::kParameter, 0, 0) = Before();  // and the trainer moves
+    training_->Reference(StateClass::kExpAvg, 0, 0) = exp_avg;
+    Show();
+    EXPECT_EQ(check_->Finish().verdict, exp_avg < 1e-6f ? Verdict::kPass : Verdict::kFail)
+        << exp_avg;
+  }
+}
+
 TEST_F(AnyOrderLivenessTest, AMoveOfAnUlpDecidesNothing) {
   StartAnyOrder();
   Weight() = Before();

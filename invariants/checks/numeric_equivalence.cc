@@ -16,6 +16,7 @@
 #include "invariants/checks/describe.h"
 #include "invariants/checks/float_bits.h"
 #include "invariants/checks/observed_updates.h"
+#include "invariants/checks/parameter_drift.h"
 #include "invariants/checks/parameter_history.h"
 
 namespace shardproof {
@@ -88,7 +89,7 @@ const char* Rule(StateClass state) {
 // Of the classes that are compared with the reference where sums have no fixed order.
 const char* RuleInAnyOrder(StateClass state) {
   return state == StateClass::kParameter
-             ? "every parameter is within 1e-4 of replicated training"
+             ? "every parameter is replicated training's, but for what rounding in sums explains"
              : "every reduced gradient is replicated training's, but for the rounding of its sum";
 }
 
@@ -194,8 +195,10 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   std::vector<PerTensor> update_scale_;
   int64_t stamp_ = 0;       // of (pass, rank)
   bool unbounded_ = false;  // a gradient whose magnitude is not known was reported
+  double clip_error_ = 0;   // of this step's coefficient, beside what the reference clipped with
   ParameterHistory history_;
   ObservedUpdates updates_;
+  ParameterDrift drift_;
   std::vector<WrongParameter> wrong_;
   NumericFigures figures_;
   Findings findings_{"numeric_equivalence"};
@@ -209,6 +212,7 @@ void NumericEquivalenceCheck::Begin(const RunDescription& run) {
     has_state_ |= tensor.trainable && Elements(tensor) > 0;
   }
   updates_.Begin(run);
+  drift_.Begin(run);
   reported_.assign(elements_.size(), -1);
   counted_.assign(elements_.size(), -1);
   nan_.assign(elements_.size(), {});
@@ -237,12 +241,15 @@ void NumericEquivalenceCheck::Step(const StepObservation& observed,
   if (!HasEvidence(observed, reference)) {
     history_.Forget();
     updates_.Forget();
+    drift_.Forget();
     return;
   }
   observed_ = &observed;
   reference_ = reference;
   CompareLosses();
   JudgeClips(*run_, observed, *reference, findings_);
+  clip_error_ = observed.any_order ? CoefficientError(*run_, observed, *reference) : 0;
+  if (observed.any_order) drift_.Step(*reference, clip_error_);
   CompareState(StateClass::kReducedGradient);
   if (observed.any_order) {
     CompareToOwnPast();
@@ -367,16 +374,20 @@ int64_t NumericEquivalenceCheck::FirstWrong(const StateSegment& segment,
   const float* const expected = Expected(segment);
   for (int64_t i = difference.first; i < segment.range.count; ++i) {
     const double apart = static_cast<double>(segment.values[i]) - static_cast<double>(expected[i]);
-    if (!(std::abs(apart) <= Tolerance(segment, i))) return i;
+    if (!std::isfinite(apart) || !(std::abs(apart) <= Tolerance(segment, i))) return i;
   }
   return -1;
 }
 
 // Of a gradient or a parameter in any order.
 double NumericEquivalenceCheck::Tolerance(const StateSegment& segment, int64_t index) const {
-  if (segment.state == StateClass::kParameter) return kParameterTolerance;
+  const int64_t element = segment.range.first + index;
+  if (segment.state == StateClass::kParameter) {
+    return std::max(kParameterTolerance, drift_.Of(segment.tensor, element));
+  }
   const ReferenceTensor& tensor = reference_->tensors[segment.tensor];
-  return GradientTolerance(*run_, tensor.gradient_magnitude[segment.range.first + index]);
+  return GradientTolerance(*run_, tensor.gradient_magnitude[element]) +
+         clip_error_ * std::abs(static_cast<double>(tensor.gradient[element]));
 }
 
 // In any order moments have no bits to be compared with: they must follow from the gradients and
@@ -601,8 +612,13 @@ void NumericEquivalenceCheck::ReportValue(int32_t rank, const StateSegment& segm
         ulp < 0 ? absl::StrCat(FloatText(actual), ", and NaN equals nothing")
                 : absl::StrFormat("%s, %sdifference %.3g", FloatText(actual), UlpText(ulp), apart);
     if (expected != 0 && ulp >= 0) violation.ratio = static_cast<double>(actual) / expected;
-    if (segment.state == StateClass::kParameter || observed_->any_order) {
-      violation.tolerance_share = Magnitude(apart) / Tolerance(segment, index);
+    if (!observed_->any_order && segment.state == StateClass::kParameter) {
+      violation.tolerance_share = Magnitude(apart) / kParameterTolerance;
+    }
+    if (const double bound = observed_->any_order ? Tolerance(segment, index) : kInfinity;
+        std::isfinite(bound)) {
+      violation.tolerance_share = Magnitude(apart) / bound;
+      absl::StrAppendFormat(&violation.actual, ", accepted %.3g", bound);
     }
     violation.likely_cause = std::isfinite(expected) ? Cause(segment.state, actual, violation.ratio)
                                                      : std::string(kDiverged);

@@ -6,18 +6,33 @@
 // The loss of each rank has the bits of the reference's. NaN equals nothing, not even itself:
 // two runs that both diverged prove nothing.
 //
-// Clipping. Every rank's norm and coefficient are within 1e-6 of the reference's, relative, and
-// have the same bits on all ranks. Gradients at the boundary are the clipped ones; the reference
-// clips with the trainer's coefficient where that is right, so that bits stay comparable. Where a
-// run clips and no rank shows with what, a pass says so in its reason.
+// Clipping. Every rank's norm and coefficient are within 1e-6 of the reference's, relative (wider
+// in any order, see there), and have the same bits on all ranks. Gradients at the boundary are the
+// clipped ones; the reference clips with the trainer's coefficient where that is right, so that
+// bits stay comparable. Where a run clips and no rank shows with what, a pass says so in its
+// reason.
 //
 // Any order. A trainer that declares that its sums have no fixed order (any_order) is held to
-// bounds in place of bits: reduced gradients to the rounding of a sum of their contributions
-// (any_order.h), moments and updates to the optimizer's formula applied to the gradients, moments
-// and parameters that the trainer itself showed, but for a few ulp (optimizer_rule.h), parameters
-// to 1e-4 of the reference, losses to 1e-5 relative. A gradient whose contributions' magnitude the
-// reference does not have, or an update whose past was not shown, makes the verdict
-// not_observed.
+// bounds in place of bits.
+//   Gradients   to the rounding of a sum of their contributions (any_order.h), plus what the
+//               accepted error of the clip coefficient makes of them.
+//   Moments and updates  to the optimizer's formula applied to the gradients, moments and
+//               parameters that the trainer itself showed, but for a few ulp (optimizer_rule.h).
+//   Parameters  to 1e-4 of the reference, or to what gradients within their bounds can have made
+//               of the element since the run began, if that is more (parameter_drift.h). It is
+//               more where contributions cancel so far that their rounding is a good part of the
+//               gradient: AdamW then moves either way by up to about the learning rate, and no
+//               bound that does not know the learning rate holds. It takes in weight decay, SGD's
+//               momentum and the accepted error of the clip coefficient. After a step without
+//               evidence it is not known, and parameters are held to the updates alone.
+//   Clipping    the norm to the norm of its gradients' bounds plus 1e-6 of itself, the coefficient
+//               to what such a norm makes of it plus 1e-6 of itself.
+//   Losses      to 1e-5, relative.
+// The bounds of gradients are those of sums of the same contributions: the reference of a step must
+// have begun it with the trainer's parameters, as JudgeSteps sees to, and differences of parameters
+// are then those of one step.
+// A gradient whose contributions' magnitude the reference does not have, or an update whose past
+// was not shown, makes the verdict not_observed.
 //
 // Evidence. Segments with values, and the reference. A step without them, a rank that is not
 // shown, a class of state that no rank shows, or under AdamW a tensor of whose exp_avg a rank
@@ -61,7 +76,8 @@ class NumericEquivalence : public Check {
 
 std::unique_ptr<NumericEquivalence> MakeNumericEquivalence();
 
-// The tolerance of which violations of parameters report the share they used.
+// The tolerance of which violations of parameters report the share they used; in any order the
+// least that an element's may be.
 inline constexpr double kParameterTolerance = 1e-4;
 
 }  // namespace shardproof

@@ -153,7 +153,9 @@ void ObservedUpdates::JudgePiece(const Piece& piece, StateClass state) {
     const auto now = [&](StateClass of) {
       return now_readers_[At(of)].Find(piece.tensor, element);
     };
-    if (has_moments_ && now(StateClass::kExpAvg) == nullptr) continue;  // another rank updated it
+    // Another rank updated it. Without moments, the gradient tells who does.
+    const StateClass of_updater = has_moments_ ? StateClass::kExpAvg : StateClass::kReducedGradient;
+    if ((has_moments_ || used) && now(of_updater) == nullptr) continue;
     if (!HasAll(piece, element, used)) return;
     ElementState before;
     if (!ReadBefore(piece, element, &before)) return Miss("values before the step", piece);

@@ -7,7 +7,9 @@
 // previous ones, as values before training are not shown.
 //
 // A rank that holds a parameter but not its moments did not update it: that copy is left to
-// `liveness`, which compares the copies.
+// `liveness`, which compares the copies. Where the optimizer has no moments (SGD without
+// momentum), a rank that shows no reduced gradient of the parameter is taken for one that did not
+// update it. That some rank shows each gradient is the rule of `padding`.
 #ifndef INVARIANTS_CHECKS_OBSERVED_UPDATES_H_
 #define INVARIANTS_CHECKS_OBSERVED_UPDATES_H_
 

@@ -12,6 +12,7 @@
 #include "invariants/checks/describe.h"
 #include "invariants/checks/float_bits.h"
 #include "invariants/closed_forms/closed_forms.h"
+#include "invariants/observation/padding_value.h"
 
 namespace shardproof {
 namespace {
@@ -504,12 +505,17 @@ void PaddingCheck::JudgeValues(const RankState& state) {
   }
 }
 
-// What padding of the segment may hold.
+bool SamePoison(float a, float b) {
+  constexpr uint32_t kSign = 0x80000000;
+  return (FloatBits(a) | kSign) == (FloatBits(b) | kSign);
+}
+
+// What padding of the segment may hold. Arithmetic may change the sign of a NaN that it keeps.
 bool IsInert(const StateSegment& segment, float value) {
   if (segment.state == StateClass::kReducedGradient) return std::isnan(value);
   const std::optional<PoisonTag> poison = ReadPoison(value);
   if (!poison.has_value() || poison->kind != PoisonKind::kPadding) return false;
-  return segment.buffer < 0 || poison->buffer == (segment.buffer & 0xffff);
+  return segment.buffer < 0 || SamePoison(value, PaddingValue(segment.buffer));
 }
 
 // Where a value that is not inert seems to come from.
@@ -530,24 +536,41 @@ std::string CauseOfPadding(float value) {
                       "began");
 }
 
+// What a trainer of somebody else's has to do.
+std::string HowToFillPadding(const StateSegment& segment) {
+  if (segment.state == StateClass::kReducedGradient) {
+    return "a trainer must not leave numbers in padding of gradients: fill it with a NaN when the "
+           "buffer is allocated, PaddingValue(buffer) of invariants/suite/sharded_trainer.h for "
+           "one";
+  }
+  const std::string value =
+      segment.buffer < 0
+          ? "PaddingValue(buffer)"
+          : absl::StrCat("PaddingValue(", segment.buffer, ") = 0x",
+                         absl::Hex(FloatBits(PaddingValue(segment.buffer)), absl::kZeroPad8));
+  return absl::StrCat("a trainer must fill padding with exactly ", value,
+                      " when the run begins (invariants/suite/sharded_trainer.h) and never write "
+                      "to it again");
+}
+
 void PaddingCheck::JudgePaddingValues(const RankState& state, const StateSegment& segment) {
   const float* end = segment.values + segment.range.count;
   const float* wrong =
       std::find_if(segment.values, end, [&](float value) { return !IsInert(segment, value); });
   if (wrong == end) return;
   findings_.Add([&] {
-    Violation violation = Base("padding stays the NaN that it was filled with", state.ranks.first);
+    Violation violation = Base(kPaddingStaysFilled, state.ranks.first);
     const std::string place = NameBuffer(state, segment.buffer, &violation);
     const bool any = segment.state == StateClass::kReducedGradient || segment.buffer < 0;
     violation.expected = "NaN";
     if (!any) {
-      const uint32_t bits = FloatBits(PoisonValue({PoisonKind::kPadding, segment.buffer}));
+      const uint32_t bits = FloatBits(PaddingValue(segment.buffer));
       absl::StrAppend(&violation.expected, " (0x", absl::Hex(bits, absl::kZeroPad8), ")");
     }
     violation.actual = absl::StrCat(FloatText(*wrong), " at offset ",
                                     segment.buffer_offset + (wrong - segment.values), " of ", place,
                                     " (", Name(segment.state), ")");
-    violation.likely_cause = CauseOfPadding(*wrong);
+    violation.likely_cause = absl::StrCat(CauseOfPadding(*wrong), "; ", HowToFillPadding(segment));
     return violation;
   });
 }
@@ -561,8 +584,7 @@ void PaddingCheck::JudgeElements(const RankState& state, const StateSegment& seg
   }
   if (index < 0) return;
   findings_.Add([&] {
-    Violation violation =
-        Base("no element holds the poison of memory that has none", state.ranks.first);
+    Violation violation = Base(kNoElementIsPoison, state.ranks.first);
     const std::string place = NameBuffer(state, poison->buffer, &violation);
     violation.tensor = TensorName(run_->model, segment.tensor);
     violation.element = segment.range.first + index;

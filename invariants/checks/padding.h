@@ -9,9 +9,10 @@
 //             to its end without a hole.
 //   Inert     Padding of parameters and moments, which live from the start of the run to its
 //             end, still has the bits that it was filled with: the poison of padding, with the
-//             buffer's own number. Anything else was written or computed by somebody, be it
-//             another NaN. Padding of reduced gradients is summed over the ranks like the elements
-//             beside it, and arithmetic may keep no payload: there any NaN will do, and no number.
+//             buffer's own number (PaddingValue in observation/padding_value.h). Anything else
+//             was written or computed by somebody, be it another NaN. Padding of reduced gradients
+//             is summed over the ranks like the elements beside it, and arithmetic may keep no
+//             payload: there any NaN will do, and no number.
 //             No element is a NaN with a poison payload (float_bits.h): such an element was never
 //             written, or comes from padding or freed memory.
 //
@@ -35,6 +36,10 @@
 #include "invariants/checks/check.h"
 
 namespace shardproof {
+
+// The rules that need memory filled with poison, as violations name them.
+inline constexpr char kPaddingStaysFilled[] = "padding stays the NaN that it was filled with";
+inline constexpr char kNoElementIsPoison[] = "no element holds the poison of memory that has none";
 
 std::unique_ptr<Check> MakePadding();
 

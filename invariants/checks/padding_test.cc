@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "invariants/checks/float_bits.h"
 #include "invariants/checks/hand_made.h"
+#include "invariants/observation/padding_value.h"
 
 namespace shardproof {
 namespace {
@@ -256,6 +257,37 @@ TEST_F(PaddingTest, OnlyTheBuffersOwnPoisonProvesThatPaddingIsInert) {
   // A reduction sums padding too, and may lose the payload.
   EXPECT_EQ(judge(StateClass::kReducedGradient, FloatFromBits(0x7fffffff)).verdict, Verdict::kPass);
   EXPECT_EQ(judge(StateClass::kReducedGradient, 1.0f).verdict, Verdict::kFail);
+}
+
+// Whoever writes a trainer has only this sentence to go by.
+TEST_F(PaddingTest, AFailureSaysWhatPaddingMustBeFilledWith) {
+  const auto cause = [&](StateClass state, float value) {
+    Start();
+    for (StateSegment& segment : Segments(1)) {
+      if (segment.tensor == -1 && segment.state == state) segment.values = &value;
+    }
+    const CheckResult result = Judge();
+    return result.violations.empty() ? "" : result.violations[0].likely_cause;
+  };
+  for (const float wrong : {0.0f, FloatFromBits(0x7fc00000)}) {
+    EXPECT_THAT(cause(StateClass::kExpAvg, wrong),
+                HasSubstr("must fill padding with exactly PaddingValue(4) = 0x7fc10004 when the "
+                          "run begins (invariants/suite/sharded_trainer.h)"));
+  }
+  EXPECT_THAT(cause(StateClass::kReducedGradient, 0), HasSubstr("fill it with a NaN when"));
+}
+
+TEST_F(PaddingTest, PaddingValueIsWhatTheCheckAccepts) {
+  for (const int32_t buffer : {0, 4, 77, 0x10003}) {
+    EXPECT_EQ(FloatBits(PaddingValue(buffer)),
+              FloatBits(PoisonValue({PoisonKind::kPadding, buffer})));
+  }
+  Start();
+  const float filled = PaddingValue(4);
+  for (StateSegment& segment : Segments(1)) {
+    if (segment.tensor == -1 && segment.state == StateClass::kExpAvg) segment.values = &filled;
+  }
+  EXPECT_EQ(Judge().verdict, Verdict::kPass);
 }
 
 TEST_F(PaddingTest, APaddingWhoseBufferIsNotNamedStillHasToBePoison) {

@@ -439,10 +439,8 @@ void UnshardLifecycle::JudgeVersion(const Event& event, const Access& access) {
   }
   if (!IsUpdated(access.buffer)) return;
   findings_.Add([&] {
-    Violation violation =
-        BufferViolation(computes ? "computation reads parameters with every update so far"
-                                 : "collectives send parameters with every update so far",
-                        access.buffer);
+    Violation violation = BufferViolation(
+        computes ? kComputationReadsUpdated : kCollectivesSendUpdated, access.buffer);
     violation.expected = absl::StrCat("version ", updates_);
     violation.actual = absl::StrCat("version ", access.version, " read by ", Here());
     violation.likely_cause =

@@ -39,6 +39,12 @@
 
 namespace shardproof {
 
+// The rules that need versions of parameters, as violations name them.
+inline constexpr char kComputationReadsUpdated[] =
+    "computation reads parameters with every update so far";
+inline constexpr char kCollectivesSendUpdated[] =
+    "collectives send parameters with every update so far";
+
 std::unique_ptr<Check> MakeUnshardLifecycle();
 
 }  // namespace shardproof

@@ -91,6 +91,10 @@ Flags::Flag* Flags::Find(absl::string_view name) {
   return nullptr;
 }
 
+void Flags::ShowDefault(absl::string_view name, const std::string& text) {
+  if (Flag* flag = Find(name)) flag->default_text = text;
+}
+
 bool Flags::given(absl::string_view name) const {
   for (const Flag& flag : flags_) {
     if (flag.name == name) return flag.given;

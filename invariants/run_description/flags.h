@@ -36,6 +36,9 @@ class Flags {
   // --name, --name=true|false|1|0.
   void Bool(const std::string& name, bool* target, const std::string& help);
 
+  // What Help shows as the default of a flag that was declared, in place of its value: "fresh".
+  void ShowDefault(absl::string_view name, const std::string& text);
+
   // Reads argv[1..]. InvalidArgument names the flag, its value and what is accepted: an
   // unknown or repeated flag, a missing or bad value, an argument that is no flag. A value may
   // follow as the next argument. Sets help_asked for --help.

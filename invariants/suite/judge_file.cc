@@ -53,13 +53,17 @@ absl::StatusOr<Oracle> OracleFor(const RunDescription& run, const StepObservatio
         absl::StrCat("model '", run.model.name, "' has layers that replicated training lacks");
     return oracle;
   }
-  const int64_t needed = ReplicatedTrainer::RequiredBytes(run);
+  ReferenceOptions options;
+  // Sums of unknown order are judged within bounds, which need it.
+  options.gradient_magnitude = first.any_order;
+  const int64_t needed = ReplicatedTrainer::RequiredBytes(run, options);
   if (needed > memory_limit_bytes) {
     oracle.missing = absl::StrCat("replicated training needs ", needed, " bytes of memory, and ",
                                   memory_limit_bytes, " are free");
     return oracle;
   }
-  absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> trainer = ReplicatedTrainer::Create(run);
+  absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> trainer =
+      ReplicatedTrainer::Create(run, options);
   if (trainer.ok()) {
     oracle.trainer = *std::move(trainer);
   } else if (trainer.status().code() == absl::StatusCode::kUnimplemented) {

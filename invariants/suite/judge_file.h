@@ -4,7 +4,9 @@
 // The oracle trains along where it can: a model of kind mlp or probe in float32, and a first
 // step that shows values. It starts from the seeded initial values (FillInitialValues in
 // trainer/model/data.h) and the seeded data, which the file's trainer must have used; one
-// that did not leaves values out, and the checks of values say not_observed.
+// that did not leaves values out, and the checks of values say not_observed. A trainer whose sums
+// have no fixed order says any_order in every step of the file: the first one decides whether the
+// oracle keeps what the bounds need.
 #ifndef INVARIANTS_SUITE_JUDGE_FILE_H_
 #define INVARIANTS_SUITE_JUDGE_FILE_H_
 

@@ -45,6 +45,8 @@ struct JudgeOptions {
   std::function<void(int64_t steps_done)> on_step;
 };
 
+// After a step in any order (StepObservation::any_order) the oracle goes on from the trainer's
+// parameters, as far as they were shown, with moments of its own.
 // `run` must be valid and outlive the call. Errors: an unknown check, or the source's.
 absl::StatusOr<CaseResult> JudgeSteps(const RunDescription& run, const StepSource& next_step,
                                       const Oracle& oracle, const JudgeOptions& options);

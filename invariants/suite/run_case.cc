@@ -39,20 +39,6 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// The short line, which names the model; the JSON where a model made by hand is not what its
-// name would import. Names of units do not matter: the line has none.
-std::string OneLine(const RunDescription& run) {
-  const std::string line = PrintRun(run);
-  absl::StatusOr<RunDescription> again = ParseRun(line, ImportModel);
-  if (again.ok() && again->model.units.size() == run.model.units.size()) {
-    for (size_t unit = 0; unit < run.model.units.size(); ++unit) {
-      again->model.units[unit].name = run.model.units[unit].name;
-    }
-    if (PrintRunJson(*again) == PrintRunJson(run)) return line;
-  }
-  return absl::StrReplaceAll(PrintRunJson(run), {{"\n", ""}});
-}
-
 // The nine, and with them the check of what only the provenance engine shows.
 std::vector<std::string> ChecksOf(const CaseOptions& options) {
   std::vector<std::string> checks = options.checks;
@@ -128,9 +114,21 @@ int64_t AvailableMemoryBytes() {
   return int64_t{1} << 40;
 }
 
+std::string RunLine(const RunDescription& run) {
+  const std::string line = PrintRun(run);
+  absl::StatusOr<RunDescription> again = ParseRun(line, ImportModel);
+  if (again.ok() && again->model.units.size() == run.model.units.size()) {
+    for (size_t unit = 0; unit < run.model.units.size(); ++unit) {
+      again->model.units[unit].name = run.model.units[unit].name;
+    }
+    if (PrintRunJson(*again) == PrintRunJson(run)) return line;
+  }
+  return absl::StrReplaceAll(PrintRunJson(run), {{"\n", ""}});
+}
+
 std::string ReplayLine(const RunDescription& run, EngineKind engine) {
   return absl::StrCat("replay: ci/bazel run //invariants:audit -- --engine=", Name(engine),
-                      " --run=", Quoted(OneLine(run)));
+                      " --run=", Quoted(RunLine(run)));
 }
 
 std::string ReplayLine(absl::string_view observation_path) {

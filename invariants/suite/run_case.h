@@ -41,6 +41,11 @@ absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions&
 // Bytes of physical memory that are free now, from /proc/meminfo; 1 TiB where there is none.
 int64_t AvailableMemoryBytes();
 
+// The run as one line that ParseRun or ParseRunJson reads back: the short form, which names the
+// model, or the JSON where a model made by hand is not what its name would import. Names of units
+// do not matter: the short form has none.
+std::string RunLine(const RunDescription& run);
+
 // The command that runs this case again by itself.
 std::string ReplayLine(const RunDescription& run, EngineKind engine);
 // The command that judges this observation file again.

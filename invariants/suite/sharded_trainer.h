@@ -61,6 +61,7 @@
 #include "collectives/communicator.h"
 #include "collectives/ledger.h"
 #include "invariants/observation/observation.h"
+#include "invariants/observation/padding_value.h"
 #include "invariants/run_description/run_description.h"
 #include "trainer/model/model_compute.h"
 
@@ -208,8 +209,16 @@ struct ShownRange {
 // What one rank holds between two steps. Empty members are not observed.
 //
 // Gradients are those that the optimizer used: keep them until the next step begins. SGD's
-// momentum is exp_avg. Padding must hold NaN from the start and is asked to stay NaN: memory
-// that is zero would hide that it took part in a sum.
+// momentum is exp_avg.
+//
+// Padding. Fill every float of padding with PaddingValue(buffer) (observation/padding_value.h)
+// when the run begins, and whenever you make a buffer later; then leave it alone. `buffer` is the
+// id that AddBuffer gave, the one in ShownRange::buffer; a trainer that tells no buffers (-1
+// there) passes any number, such as -1. After every step padding of parameters and moments is
+// asked for just these bits, a NaN: zeros would hide that it took part in a sum, and a NaN that
+// arithmetic made shows that it did. What an all-gather brings is another rank's padding, so let
+// all ranks add their buffers in the same order. Reduced gradients are sums, and any NaN will do
+// in their padding: reduce over padding that was filled so.
 struct RankReport {
   std::vector<ShownRange> state = {};
   std::vector<TensorStep> updates = {};  // of trainable tensors with state on this rank

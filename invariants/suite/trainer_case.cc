@@ -9,7 +9,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "collectives/forwarding_communicator.h"
 #include "collectives/ledger.h"
 #include "collectives/simulated/rank_threads.h"
@@ -282,20 +281,6 @@ absl::StatusOr<CaseResult> RunTrainerCase(const TrainerUnderTest& trainer,
   absl::StatusOr<CaseResult> result = TrainAndJudge(session, options);
   if (result.ok()) return result;
   return Prefixed(result.status(), absl::StrCat("trainer '", Shown(trainer.name), "': "));
-}
-
-std::string RunText(const RunDescription& run) {
-  const std::string line = PrintRun(run);
-  const absl::StatusOr<RunDescription> again = ParseRun(line, ImportModel);
-  // Names of units are the importer's or made up: the line has none.
-  if (again.ok() && again->model.units.size() == run.model.units.size()) {
-    RunDescription renamed = *again;
-    for (size_t unit = 0; unit < run.model.units.size(); ++unit) {
-      renamed.model.units[unit].name = run.model.units[unit].name;
-    }
-    if (PrintRunJson(renamed) == PrintRunJson(run)) return line;
-  }
-  return absl::StrReplaceAll(PrintRunJson(run), {{"\n", ""}});
 }
 
 absl::StatusOr<RunDescription> ParseRunText(absl::string_view text) {

@@ -37,9 +37,7 @@ absl::StatusOr<CaseResult> RunTrainerCase(const TrainerUnderTest& trainer,
                                           const RunDescription& run,
                                           const TrainerCaseOptions& options);
 
-// The run as one word for a shell: the line, or the JSON where the line would not say it all.
-// ParseRunText reads either.
-std::string RunText(const RunDescription& run);
+// Reads what RunLine (run_case.h) writes: a line, or JSON.
 absl::StatusOr<RunDescription> ParseRunText(absl::string_view text);
 
 }  // namespace shardproof

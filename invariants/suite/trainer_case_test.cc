@@ -1,50 +1,28 @@
 // Trainers that fail, refuse, hang or say little: what RunTrainerCase makes of each.
 #include "invariants/suite/trainer_case.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "invariants/report/failure_text.h"
+#include "invariants/suite/run_case.h"
+#include "invariants/suite/scripted_trainer.h"
 
 namespace shardproof {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// A rank that is two functions.
-class ScriptedRank : public RankTrainer {
- public:
-  using StepFn = std::function<absl::Status(int64_t step)>;
-  using ObserveFn = std::function<absl::Status(RankReport&)>;
-  ScriptedRank(StepFn step, ObserveFn observe)
-      : step_(std::move(step)), observe_(std::move(observe)) {}
-  absl::Status Step() override { return step_ ? step_(next_++) : absl::OkStatus(); }
-  absl::Status Observe(RankReport& report) override {
-    return observe_ ? observe_(report) : absl::OkStatus();
-  }
-
- private:
-  const StepFn step_;
-  const ObserveFn observe_;
-  int64_t next_ = 0;
-};
-
-using Made = absl::StatusOr<std::unique_ptr<RankTrainer>>;
-
-Made Scripted(ScriptedRank::StepFn step, ScriptedRank::ObserveFn observe = nullptr) {
-  return std::make_unique<ScriptedRank>(std::move(step), std::move(observe));
-}
-
-TrainerUnderTest Trainer(std::function<Made(const TrainerInputs&)> make) {
-  return {.name = "scripted", .arithmetic = Arithmetic::kRankOrder, .make = std::move(make)};
-}
 
 RunDescription TestRun() { return *ParseRunText("model=probe:4;mode=replicated;world_size=3"); }
 
@@ -86,7 +64,7 @@ absl::Status AllReduce(const TrainerInputs& inputs, bool waits = true) {
 }
 
 TEST(TrainerCaseTest, AnErrorOfAStepNamesTrainerRankStepAndWords) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     return Scripted([rank = inputs.rank.value](int64_t step) {
       return rank == 1 && step == 2 ? absl::DataLossError("a bit fell over") : absl::OkStatus();
     });
@@ -96,7 +74,7 @@ TEST(TrainerCaseTest, AnErrorOfAStepNamesTrainerRankStepAndWords) {
 }
 
 TEST(TrainerCaseTest, AnErrorOfMakeNamesTheRank) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     if (inputs.rank.value == 2) return absl::InternalError("no memory for me");
     return Scripted(nullptr);
   });
@@ -104,7 +82,7 @@ TEST(TrainerCaseTest, AnErrorOfMakeNamesTheRank) {
 }
 
 TEST(TrainerCaseTest, AnErrorOfObserveNamesRankAndStep) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     return Scripted(nullptr, [rank = inputs.rank.value](RankReport&) {
       return rank == 1 ? absl::UnavailableError("cannot copy") : absl::OkStatus();
     });
@@ -113,7 +91,7 @@ TEST(TrainerCaseTest, AnErrorOfObserveNamesRankAndStep) {
 }
 
 TEST(TrainerCaseTest, ContradictionsOfAReportAreErrors) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs&) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs&) -> Made {
     return Scripted(nullptr, [](RankReport& report) {
       report.state.push_back({StateClass::kParameter, 0, {0, 5}, {}, -1, 0});
       return absl::OkStatus();
@@ -123,13 +101,13 @@ TEST(TrainerCaseTest, ContradictionsOfAReportAreErrors) {
 }
 
 TEST(TrainerCaseTest, NoTrainerIsAnError) {
-  EXPECT_THAT(ErrorOf(Trainer(nullptr)), HasSubstr("has no function `make`"));
-  EXPECT_THAT(ErrorOf(Trainer([](const TrainerInputs&) -> Made { return nullptr; })),
+  EXPECT_THAT(ErrorOf(ScriptedTrainer(nullptr)), HasSubstr("has no function `make`"));
+  EXPECT_THAT(ErrorOf(ScriptedTrainer([](const TrainerInputs&) -> Made { return nullptr; })),
               HasSubstr("returned OK and no trainer"));
 }
 
 TEST(TrainerCaseTest, AnUnknownCheckIsAnErrorBeforeTheTrainerRuns) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs&) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs&) -> Made {
     ADD_FAILURE() << "was made";
     return Scripted(nullptr);
   });
@@ -137,7 +115,7 @@ TEST(TrainerCaseTest, AnUnknownCheckIsAnErrorBeforeTheTrainerRuns) {
 }
 
 TEST(TrainerCaseTest, ARefusalOfAllRanksIsAResultWithItsReason) {
-  const absl::StatusOr<CaseResult> result = RunCaseOf(Trainer(
+  const absl::StatusOr<CaseResult> result = RunCaseOf(ScriptedTrainer(
       [](const TrainerInputs&) -> Made { return absl::UnimplementedError("no such layer"); }));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->verdict, Verdict::kRefused);
@@ -146,7 +124,7 @@ TEST(TrainerCaseTest, ARefusalOfAllRanksIsAResultWithItsReason) {
 }
 
 TEST(TrainerCaseTest, ARefusalOfSomeRanksIsAnError) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     if (inputs.rank.value == 1) return absl::UnimplementedError("odd");
     return Scripted(nullptr);
   });
@@ -154,7 +132,7 @@ TEST(TrainerCaseTest, ARefusalOfSomeRanksIsAnError) {
 }
 
 TEST(TrainerCaseTest, ARankThatNeverArrivesIsNamedAtOnce) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     return Scripted([inputs](int64_t) {
       return inputs.rank.value == 1 ? absl::OkStatus() : AllReduce(inputs);
     });
@@ -164,7 +142,7 @@ TEST(TrainerCaseTest, ARankThatNeverArrivesIsNamedAtOnce) {
 }
 
 TEST(TrainerCaseTest, ARankThatComputesForeverIsNamed) {
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs& inputs) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
     return Scripted([rank = inputs.rank.value](int64_t) {
       if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(800));
       return absl::OkStatus();
@@ -176,12 +154,8 @@ TEST(TrainerCaseTest, ARankThatComputesForeverIsNamed) {
 
 TEST(TrainerCaseTest, ATrainerThatSaysNothingIsNotObservedInAnyCheck) {
   const absl::StatusOr<CaseResult> result =
-      RunCaseOf(Trainer([](const TrainerInputs& inputs) -> Made {
-        return Scripted([inputs](int64_t) {
-          const absl::StatusOr<CollectiveHandle> handle = inputs.communicator.Start({});
-          return handle.ok() ? inputs.communicator.Wait(*handle, absl::Seconds(1))
-                             : handle.status();
-        });
+      RunCaseOf(ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
+        return Scripted([inputs](int64_t) { return Meet(inputs); });
       }));
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->verdict, Verdict::kNotObserved);
@@ -194,7 +168,7 @@ TEST(TrainerCaseTest, ATrainerThatSaysNothingIsNotObservedInAnyCheck) {
 
 TEST(TrainerCaseTest, ThatNobodyCommunicatesNeedsNoWordOfTheTrainer) {
   const absl::StatusOr<CaseResult> result =
-      RunCaseOf(Trainer([](const TrainerInputs&) -> Made { return Scripted(nullptr); }));
+      RunCaseOf(ScriptedTrainer([](const TrainerInputs&) -> Made { return Scripted(nullptr); }));
   ASSERT_TRUE(result.ok()) << result.status();
   for (const CheckResult& check : result->checks) {
     const bool ledger = check.name == "collective_ledger";
@@ -204,7 +178,7 @@ TEST(TrainerCaseTest, ThatNobodyCommunicatesNeedsNoWordOfTheTrainer) {
 
 TEST(TrainerCaseTest, CollectivesAloneAreJudgedAndTheRestIsNotObserved) {
   const absl::StatusOr<CaseResult> result =
-      RunCaseOf(Trainer([](const TrainerInputs& inputs) -> Made {
+      RunCaseOf(ScriptedTrainer([](const TrainerInputs& inputs) -> Made {
         return Scripted([inputs](int64_t) { return AllReduce(inputs); });
       }));
   ASSERT_TRUE(result.ok()) << result.status();
@@ -221,15 +195,11 @@ TEST(TrainerCaseTest, WhatACollectiveWasIsTheCommunicatorsWord) {
   // Without a label nobody knows what it is for; without a wait nobody knows that it ended.
   const auto ledger_of = [](bool labels, bool waits) {
     const absl::StatusOr<CaseResult> result =
-        RunCaseOf(Trainer([labels, waits](const TrainerInputs& inputs) -> Made {
+        RunCaseOf(ScriptedTrainer([labels, waits](const TrainerInputs& inputs) -> Made {
           return Scripted([inputs, labels, waits](int64_t) {
             const absl::Status status = AllReduce(inputs, waits);
             if (labels || !status.ok()) return status;
-            // One more, of which nothing is told.
-            CollectiveCall barrier;
-            const absl::StatusOr<CollectiveHandle> handle = inputs.communicator.Start(barrier);
-            return handle.ok() ? inputs.communicator.Wait(*handle, absl::Seconds(1))
-                               : handle.status();
+            return Meet(inputs);  // one more, of which nothing is told
           });
         }));
     EXPECT_TRUE(result.ok()) << result.status();
@@ -242,7 +212,7 @@ TEST(TrainerCaseTest, WhatACollectiveWasIsTheCommunicatorsWord) {
 
 TEST(TrainerCaseTest, ATensorThatNobodyShowsIsAFailureOfPadding) {
   RunDescription run = *ParseRunText("model=probe:4,2;mode=replicated;world_size=2");
-  const TrainerUnderTest trainer = Trainer([](const TrainerInputs&) -> Made {
+  const TrainerUnderTest trainer = ScriptedTrainer([](const TrainerInputs&) -> Made {
     return Scripted(nullptr, [](RankReport& report) {
       static const std::vector<float> kValues(4, 0.5f);
       report.state.push_back({StateClass::kParameter, 0, {0, 4}, kValues, -1, 0});
@@ -255,17 +225,134 @@ TEST(TrainerCaseTest, ATensorThatNobodyShowsIsAFailureOfPadding) {
   EXPECT_EQ(result->checks[0].violations[0].tensor, "t1");
 }
 
-TEST(TrainerCaseTest, RunTextReadsBack) {
+// --- padding, as sharded_trainer.h asks for it ---
+
+// zero2 of 7 elements on 5 ranks: parts of 2, so that rank 3 holds one element and one of padding,
+// and rank 4 padding only.
+constexpr int64_t kElements = 7, kPart = 2, kPadded = 10;
+
+// What the trainer takes the number of a buffer to be.
+enum class Buffers : uint8_t { kTold, kNotTold };
+using PaddingFill = std::function<float(int32_t buffer)>;
+
+// Stage 2 in short: reduces and gathers over padded buffers, updates its own elements only.
+class PaddedRank : public RankTrainer {
+ public:
+  PaddedRank(const TrainerInputs& inputs, Buffers buffers, const PaddingFill& fill)
+      : inputs_(inputs), own_(Mine(inputs.rank)) {
+    for (auto [flat, role, elements] :
+         {std::tuple(&parameter_, BufferRole::kParameter, kPadded),
+          std::tuple(&gradient_, BufferRole::kUnreducedGradient, kPadded),
+          std::tuple(&reduced_, BufferRole::kGradient, kPart),
+          std::tuple(&m_, BufferRole::kOptimizerState, kPart),
+          std::tuple(&v_, BufferRole::kOptimizerState, kPart)}) {
+      if (buffers == Buffers::kTold) {
+        flat->id = inputs.log.AddBuffer({.role = role, .elements = elements}, /*alive=*/true);
+      }
+      flat->values.assign(elements, fill(flat->id));
+    }
+    inputs.initial_values.Fill(0, {0, kElements}, parameter_.values.data());
+    std::fill_n(m_.values.begin(), own_.count, 0.0f);
+    std::fill_n(v_.values.begin(), own_.count, 0.0f);
+  }
+
+  absl::Status Step() override {
+    std::fill_n(gradient_.values.begin(), kElements, 1.0f);
+    absl::Status status = Run(CollectiveKind::kReduceScatter, gradient_.values.data(), reduced_);
+    if (!status.ok()) return status;
+    for (int64_t i = 0; i < own_.count; ++i) {
+      parameter_.values[own_.first + i] -= 0.01f * reduced_.values[i];
+    }
+    const float* part = parameter_.values.data() + inputs_.rank.value * kPart;
+    return Run(CollectiveKind::kAllGather, part, parameter_);
+  }
+
+  absl::Status Observe(RankReport& report) override {
+    Show(StateClass::kParameter, {0, kElements}, parameter_, report);
+    Show(StateClass::kReducedGradient, own_, reduced_, report);
+    Show(StateClass::kExpAvg, own_, m_, report);
+    Show(StateClass::kExpAvgSq, own_, v_, report);
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Flat {
+    int32_t id = -1;
+    std::vector<float> values;
+  };
+
+  static ElementRange Mine(Rank rank) {
+    const int64_t first = std::min(kElements, rank.value * kPart);
+    return {first, std::min(kElements, first + kPart) - first};
+  }
+
+  absl::Status Run(CollectiveKind kind, const float* send, Flat& to) {
+    CollectiveCall call;
+    call.kind = kind;
+    call.elements = kPadded;
+    call.send = send;
+    call.recv = to.values.data();
+    const absl::StatusOr<CollectiveHandle> handle = inputs_.communicator.Start(call);
+    if (!handle.ok()) return handle.status();
+    return inputs_.communicator.Wait(*handle, absl::Seconds(1));
+  }
+
+  static void Show(StateClass state, ElementRange range, const Flat& flat, RankReport& report) {
+    const absl::Span<const float> values = flat.values;
+    const int64_t padding = static_cast<int64_t>(values.size()) - range.count;
+    report.state.push_back({state, 0, range, values.first(range.count), flat.id, 0});
+    report.state.push_back(
+        {state, -1, {range.count, padding}, values.last(padding), flat.id, range.count});
+  }
+
+  const TrainerInputs inputs_;
+  const ElementRange own_;
+  Flat parameter_, gradient_, reduced_, m_, v_;
+};
+
+CheckResult PaddingOf(Buffers buffers, const PaddingFill& fill) {
+  const RunDescription run = *ParseRunText("model=probe:7;mode=zero2;world_size=5");
+  const absl::StatusOr<CaseResult> result =
+      RunTrainerCase(ScriptedTrainer([=](const TrainerInputs& inputs) -> Made {
+                       return std::make_unique<PaddedRank>(inputs, buffers, fill);
+                     }),
+                     run, {.checks = {"padding"}});
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? result->checks.at(0) : CheckResult();
+}
+
+TEST(TrainerCaseTest, PaddingFilledAsDocumentedPassesOnUnevenShards) {
+  for (const Buffers buffers : {Buffers::kTold, Buffers::kNotTold}) {
+    const CheckResult result = PaddingOf(buffers, PaddingValue);
+    EXPECT_EQ(result.verdict, Verdict::kPass) << FailureText(result);
+    EXPECT_EQ(result.reason, "");  // values were shown
+  }
+}
+
+TEST(TrainerCaseTest, PaddingFilledOtherwiseFails) {
+  const PaddingFill zero = [](int32_t) { return 0.0f; };
+  const PaddingFill any_nan = [](int32_t) { return std::numeric_limits<float>::quiet_NaN(); };
+  const PaddingFill of_another_buffer = [](int32_t buffer) { return PaddingValue(buffer + 1); };
+  for (const Buffers buffers : {Buffers::kTold, Buffers::kNotTold}) {
+    EXPECT_EQ(PaddingOf(buffers, zero).verdict, Verdict::kFail);
+    EXPECT_EQ(PaddingOf(buffers, any_nan).verdict, Verdict::kFail);
+  }
+  EXPECT_EQ(PaddingOf(Buffers::kTold, of_another_buffer).verdict, Verdict::kFail);
+  // Without buffers any number will do.
+  EXPECT_EQ(PaddingOf(Buffers::kNotTold, of_another_buffer).verdict, Verdict::kPass);
+}
+
+TEST(TrainerCaseTest, RunLineReadsBack) {
   for (const char* line : {"model=mlp:4,3:bias;mode=zero2;world_size=3", "model=probe:4;steps=5"}) {
     const RunDescription run = *ParseRunText(line);
-    const absl::StatusOr<RunDescription> again = ParseRunText(RunText(run));
+    const absl::StatusOr<RunDescription> again = ParseRunText(RunLine(run));
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(RunText(*again), RunText(run));
+    EXPECT_EQ(RunLine(*again), RunLine(run));
   }
   RunDescription by_hand = TestRun();
   by_hand.model.tensors[0].shape = {2, 3};
-  EXPECT_EQ(RunText(by_hand)[0], '{');
-  const absl::StatusOr<RunDescription> again = ParseRunText(RunText(by_hand));
+  EXPECT_EQ(RunLine(by_hand)[0], '{');
+  const absl::StatusOr<RunDescription> again = ParseRunText(RunLine(by_hand));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->model.tensors[0].shape, by_hand.model.tensors[0].shape);
 }

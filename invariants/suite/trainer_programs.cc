@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "invariants/run_description/status_macros.h"
 #include "invariants/suite/console.h"
 #include "invariants/suite/mode_rows.h"
+#include "invariants/suite/run_case.h"
 #include "invariants/suite/trainer_case.h"
 #include "invariants/suite/trainer_search.h"
 #include "property_tests/generators/rapidcheck_defaults.h"
@@ -51,7 +53,7 @@ struct Question {
 
 std::string ReplayLine(const Question& question, const RunDescription& run) {
   const std::string quoted =
-      absl::StrCat("'", absl::StrReplaceAll(RunText(run), {{"'", "'\\''"}}), "'");
+      absl::StrCat("'", absl::StrReplaceAll(RunLine(run), {{"'", "'\\''"}}), "'");
   const std::string command = question.replay_target.empty()
                                   ? std::string("the replay program with")
                                   : absl::StrCat("bazel run ", question.replay_target, " --");
@@ -72,17 +74,33 @@ std::string FailureOf(const Question& question, const CheckResult& check) {
   return absl::StrCat(check.name, " was not observed: ", check.reason, "\n");
 }
 
-JudgedCase JudgeRun(const Question& question, const RunDescription& run) {
-  const std::string where =
-      absl::StrCat(ModeRowName(run.sharding), " on ", run.sharding.world_size.value, " ranks: ");
-  const absl::StatusOr<CaseResult> result =
-      RunTrainerCase(*question.trainer, run, {.checks = question.checks});
+std::string WhereText(const RunDescription& run) {
+  return absl::StrCat(ModeRowName(run.sharding), " on ", run.sharding.world_size.value, " ranks: ");
+}
+
+// A run of which no check saw anything has tested nothing, whatever was asked.
+std::string NothingObserved(const CaseResult& result) {
+  std::string text = "no check saw anything, so nothing was judged\n";
+  for (const CheckResult& check : result.checks) {
+    absl::StrAppend(&text, "  ", check.name, ": ", check.reason, "\n");
+  }
+  return text;
+}
+
+JudgedCase JudgeResult(const Question& question, const RunDescription& run,
+                       const absl::StatusOr<CaseResult>& result) {
+  const std::string where = WhereText(run);
   if (!result.ok()) {
     return {CaseOutcome::kFailed,
             absl::StrCat(where, result.status().ToString(), "\n", ReplayLine(question, run)),
             "error"};
   }
   if (result->verdict == Verdict::kRefused) return {CaseOutcome::kRefused, result->refusal};
+  if (question.checks.empty() && result->verdict == Verdict::kNotObserved) {
+    return {CaseOutcome::kFailed,
+            absl::StrCat(where, NothingObserved(*result), ReplayLine(question, run)),
+            "not_observed"};
+  }
   JudgedCase judged;
   for (const CheckResult& check : result->checks) {
     const std::string wrong = FailureOf(question, check);
@@ -94,6 +112,11 @@ JudgedCase JudgeRun(const Question& question, const RunDescription& run) {
   judged.outcome = CaseOutcome::kFailed;
   judged.text = absl::StrCat(where, judged.text, ReplayLine(question, run));
   return judged;
+}
+
+JudgedCase JudgeRun(const Question& question, const RunDescription& run) {
+  return JudgeResult(question, run,
+                     RunTrainerCase(*question.trainer, run, {.checks = question.checks}));
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseWorldSizes(const std::string& text) {
@@ -160,6 +183,11 @@ constexpr const char* kFixedRuns[] = {
     "model=probe:10x3,7,2x2x2,1,33x5;learning_rate=0.5;num_micro_batches=2;bucket_cap_bytes=100",
     // Frozen tensors at the start and within a unit.
     "model=mlp:6,5,4,3:bias;units=0,1-2;frozen=0,1,4;weight_decay=0.1;bucket_cap_bytes=80",
+    // A norm so small that every step is clipped.
+    "model=mlp:12,10,8:bias;clip_grad_norm=0.1;micro_batch_size=3;bucket_cap_bytes=400",
+    // The same with SGD that keeps nothing between steps.
+    "model=mlp:9,8,7:bias;optimizer=sgd;momentum=0;learning_rate=0.1;clip_grad_norm=0.1;"
+    "num_micro_batches=3;micro_batch_size=2;bucket_cap_bytes=300",
 };
 
 std::vector<LayoutKind> LayoutsOf(Mode mode) {
@@ -291,6 +319,40 @@ int TrainerTestMain(int argc, char** argv, const TrainerUnderTest& trainer) {
 
 namespace {
 
+// Which checks saw nothing, in how many of the runs and, of the last of them, why.
+class Unobserved {
+ public:
+  void Note(const CaseResult& result) {
+    if (result.verdict == Verdict::kRefused) return;
+    ++runs_;
+    for (const CheckResult& check : result.checks) {
+      if (check.verdict != Verdict::kNotObserved) continue;
+      Entry& entry = checks_[check.name];
+      ++entry.runs;
+      entry.reason = check.reason;
+    }
+  }
+
+  // A line a check; "" when all of them saw something in every run.
+  std::string Text() const {
+    std::string text;
+    for (const auto& [name, entry] : checks_) {
+      absl::StrAppend(&text, name, " saw nothing in ", entry.runs, " of ", runs_,
+                      " runs: ", entry.reason, "\n");
+    }
+    return text;
+  }
+
+ private:
+  struct Entry {
+    int64_t runs = 0;
+    std::string reason;
+  };
+
+  int64_t runs_ = 0;
+  std::map<std::string, Entry> checks_;  // by name
+};
+
 struct FuzzFlags {
   std::string duration = "60s";
   uint64_t seed = 0;
@@ -327,7 +389,9 @@ std::string CountsText(const SearchResult& result, absl::Duration elapsed) {
 int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer) {
   FuzzFlags raw;
   Question question = {.trainer = &trainer};
-  Flags flags("random runs of a sharded trainer through all checks, until one fails");
+  Flags flags(
+      "Random runs of a sharded trainer through all checks, until one fails.\n"
+      "Exit 0: all that were trained pass; 1: one fails, or nothing was tested; 2: bad flags.");
   flags.String("duration", &raw.duration, "how long to search, such as 30s or 10m");
   flags.Unsigned("seed", &raw.seed, "of the random runs; left out: a fresh one");
   flags.Int("max_cases", &raw.max_cases, 1, int64_t{1} << 40, "trained runs after which to stop");
@@ -341,14 +405,18 @@ int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer) {
   if (!options.ok()) return ReportBadInput("fuzz", options.status());
   const absl::Time begin = absl::Now();
   SearchResult result;
+  Unobserved unobserved;
   {
     ProgressLine progress;
     options->on_draw = [&](const SearchResult& now) {
       if ((now.cases + now.refused) % 16 != 0) return;
       progress.Show(CountsText(now, absl::Now() - begin));
     };
-    result = SearchCases(
-        *options, [&question](const RunDescription& run) { return JudgeRun(question, run); });
+    result = SearchCases(*options, [&](const RunDescription& run) {
+      const absl::StatusOr<CaseResult> judged = RunTrainerCase(trainer, run, {});
+      if (judged.ok()) unobserved.Note(*judged);
+      return JudgeResult(question, run, judged);
+    });
   }
   std::cout << "trainer " << trainer.name << ", --seed=" << options->seed << ": "
             << CountsText(result, absl::Now() - begin) << "\n";
@@ -362,7 +430,7 @@ int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer) {
     std::cout << NothingTested(result.refused, result.last_refusal) << "\n";
     return 1;
   }
-  std::cout << result.coverage.Table();
+  std::cout << result.coverage.Table() << unobserved.Text();
   return 0;
 }
 
@@ -386,7 +454,7 @@ absl::StatusOr<RunDescription> ReadRun(const std::string& path) {
   return absl::Status(run.status().code(), absl::StrCat(path, ": ", run.status().message()));
 }
 
-absl::StatusOr<RunDescription> RunToReplay(const std::string& line, const std::string& path) {
+absl::StatusOr<RunDescription> ReadRequest(const std::string& line, const std::string& path) {
   if (line.empty() == path.empty()) {
     return absl::InvalidArgumentError("give either --run=LINE or --file=PATH");
   }
@@ -395,11 +463,31 @@ absl::StatusOr<RunDescription> RunToReplay(const std::string& line, const std::s
   return ReadRun(path);
 }
 
+// A valid run, so that an error of training it is the trainer's and not the input's.
+absl::StatusOr<RunDescription> RunToReplay(const std::string& line, const std::string& path) {
+  SHARDPROOF_ASSIGN_OR_RETURN(RunDescription run, ReadRequest(line, path));
+  SHARDPROOF_RETURN_IF_ERROR(Validate(run));
+  return run;
+}
+
+// The verdict in words, then what each check said.
+void PrintResult(const CaseResult& result) {
+  std::cout << Name(result.verdict) << "\n";
+  for (const CheckResult& check : result.checks) {
+    std::cout << "  " << check.name << ": " << Name(check.verdict)
+              << (check.reason.empty() ? "" : " (" + check.reason + ")") << "\n";
+    if (check.verdict == Verdict::kFail) std::cout << FailureText(check);
+  }
+}
+
 }  // namespace
 
 int TrainerReplayMain(int argc, char** argv, const TrainerUnderTest& trainer) {
   std::string line, path;
-  Flags flags("one run of a sharded trainer through all checks");
+  Flags flags(
+      "One run of a sharded trainer through all checks.\n"
+      "Exit 0: it passes; 1: a check fails, the trainer ends in an error, or no check saw\n"
+      "anything; 2: bad input, or the trainer refuses the run.");
   flags.String("run", &line, "the run, as a failure prints it");
   flags.String("file", &path, "a file that holds it, a line or JSON");
   if (const FlagsRead read = ReadFlags("replay", argc, argv, flags); !read.go_on) {
@@ -408,16 +496,18 @@ int TrainerReplayMain(int argc, char** argv, const TrainerUnderTest& trainer) {
   const absl::StatusOr<RunDescription> run = RunToReplay(line, path);
   if (!run.ok()) return ReportBadInput("replay", run.status());
   const absl::StatusOr<CaseResult> result = RunTrainerCase(trainer, *run, {});
-  if (!result.ok()) return ReportBadInput("replay", result.status());
-  std::cout << "trainer " << trainer.name << ", " << ModeRowName(run->sharding) << " on "
-            << run->sharding.world_size.value << " ranks: " << Name(result->verdict) << "\n";
-  if (result->verdict == Verdict::kRefused) std::cout << "  " << result->refusal << "\n";
-  for (const CheckResult& check : result->checks) {
-    std::cout << "  " << check.name << ": " << Name(check.verdict)
-              << (check.reason.empty() ? "" : " (" + check.reason + ")") << "\n";
-    if (check.verdict == Verdict::kFail) std::cout << FailureText(check);
+  std::cout << "trainer " << trainer.name << ", " << WhereText(*run);
+  if (!result.ok()) {
+    std::cout << "error\n  " << result.status().ToString() << "\n";
+    return 1;
   }
-  return result->verdict == Verdict::kFail ? 1 : 0;
+  if (result->verdict == Verdict::kRefused) {
+    // Nothing was judged, as with a run that cannot be read.
+    std::cout << "refused: " << result->refusal << "\n" << std::flush;
+    return ReportBadInput("replay", absl::UnimplementedError(result->refusal));
+  }
+  PrintResult(*result);
+  return result->verdict == Verdict::kFail || result->verdict == Verdict::kNotObserved ? 1 : 0;
 }
 
 }  // namespace shardproof

@@ -17,12 +17,17 @@ int TrainerTestMain(int argc, char** argv, const TrainerUnderTest& trainer);
 
 // Random runs through all checks:
 //   --duration=10m --seed=7 --max_cases=100000 --modes=zero2,full_shard --world_sizes=1,2,4
-// Exits 1 on the first failure, with the shrunk run, what failed and the line that replays it.
+// Exits 1 on the first failure, with the shrunk run, what failed and the line that replays it. A
+// run that ends in an error, or of which no check saw anything, is such a failure; so is a
+// campaign in which every run was refused. Otherwise lists the checks that saw nothing, in how
+// many runs and why, and exits 0.
 int TrainerFuzzMain(int argc, char** argv, const TrainerUnderTest& trainer);
 
 // One run through all checks: --run=LINE or --file=PATH, each a line or JSON; a file may also be
-// a replay file (property_tests/replay_file.h). Exits 1 if a check fails, 2 on bad input and when
-// the trainer ends in an error.
+// a replay file (property_tests/replay_file.h). Exits 1 if a check fails, if the trainer ends in
+// an error or a deadlock (its words are printed) and if no check saw anything; 2 on bad flags, a
+// run that cannot be read or is invalid, and when the trainer refuses the run: as
+// //property_tests:replay does, nothing was judged.
 int TrainerReplayMain(int argc, char** argv, const TrainerUnderTest& trainer);
 
 }  // namespace shardproof

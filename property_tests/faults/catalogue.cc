@@ -13,14 +13,38 @@
 namespace shardproof {
 namespace {
 
-constexpr char kSecondAxis[] = "a second mesh axis (hybrid groups)";
-constexpr char kCheckpoint[] = "checkpoints";
-constexpr char kPrecision[] = "mixed precision";
-constexpr char kLossScale[] = "loss scale";
-constexpr char kOffload[] = "offload tiers";
-constexpr char kRecompute[] = "recomputed activations";
-constexpr char kInit[] = "sharded initialisation";
-constexpr char kPretrained[] = "loading pretrained weights";
+// What waits, by the feature that it waits for.
+struct WaitingRowsOf {
+  absl::string_view feature;
+  std::vector<absl::string_view> rows;
+};
+
+std::vector<WaitingRowsOf> WaitingForState() {
+  return {
+      {"checkpoints", {"G2", "G5", "G10", "I10", "J1",  "J2",  "L1",  "L2", "L4", "L5",
+                       "L7", "L8", "L10", "L11", "L14", "L16", "L17", "M2", "M7", "M8"}},
+      {"loading pretrained weights", {"L13", "Q7"}},
+      {"sharded initialisation", {"Q1", "Q2", "Q4", "Q5"}},
+      {"offload tiers", {"M5", "M10", "O1", "O2", "O4", "O5", "O7", "O8", "O10", "O11"}},
+      {"recomputed activations", {"J5", "K7"}},
+      {"steps that only evaluate", {"F4"}},
+      {"mixed precision and steps that only evaluate", {"E5"}},
+      {"metrics that a trainer reports of its weights", {"E8"}},
+      {"an option that ends the run at a norm that is not finite", {"C16"}},
+      {"seeded faults of validation (a run that must be refused and is not)", {"H5"}},
+  };
+}
+
+std::vector<WaitingRowsOf> WaitingForShardingAndPrecision() {
+  return {
+      {"a second mesh axis (hybrid groups)",
+       {"A1", "A5", "A7", "A8", "A10", "P1", "P4", "P5", "P7", "P8", "P11"}},
+      {"secondary shards (hybrid groups)", {"D11", "G13", "P10"}},
+      {"a second mesh axis and mixed precision", {"F8"}},
+      {"mixed precision", {"E2", "J11", "N1", "N2", "N4", "N10", "N11"}},
+      {"loss scale", {"C13", "G11", "N5", "N7", "N8"}},
+  };
+}
 
 size_t RowPlace(const std::string& id) {
   const absl::Span<const FaultRow> rows = FaultRows();
@@ -66,67 +90,34 @@ std::vector<Fault> AllFaults() {
 }
 
 std::vector<WaitingRow> WaitingRows() {
-  return {
-      {"A5", kSecondAxis},
-      {"A7", kSecondAxis},
-      {"A8", kSecondAxis},
-      {"C13", kLossScale},
-      {"C16", "an option that ends the run at a norm that is not finite"},
-      {"E5", "mixed precision and steps that only evaluate"},
-      {"E8", "metrics that a trainer reports of its weights"},
-      {"F8", "a second mesh axis and mixed precision"},
-      {"G2", kCheckpoint},
-      {"G5", kCheckpoint},
-      {"G10", kCheckpoint},
-      {"G11", kLossScale},
-      {"G13", kSecondAxis},
-      {"H5", "seeded faults of validation (a run that must be refused and is not)"},
-      {"I10", kCheckpoint},
-      {"J1", kCheckpoint},
-      {"J2", kCheckpoint},
-      {"J5", kRecompute},
-      {"J11", kPrecision},
-      {"K7", kRecompute},
-      {"L1", kCheckpoint},
-      {"L2", kCheckpoint},
-      {"L4", kCheckpoint},
-      {"L5", kCheckpoint},
-      {"L7", kCheckpoint},
-      {"L8", kCheckpoint},
-      {"L10", kCheckpoint},
-      {"L11", kCheckpoint},
-      {"L13", kPretrained},
-      {"L14", kCheckpoint},
-      {"L16", kCheckpoint},
-      {"L17", kCheckpoint},
-      {"M2", kCheckpoint},
-      {"M7", kCheckpoint},
-      {"M8", kCheckpoint},
-      {"N1", kPrecision},
-      {"N2", kPrecision},
-      {"N4", kPrecision},
-      {"N7", kLossScale},
-      {"N8", kLossScale},
-      {"N10", kPrecision},
-      {"N11", kPrecision},
-      {"O1", kOffload},
-      {"O2", kOffload},
-      {"O4", kOffload},
-      {"O5", kOffload},
-      {"O7", kOffload},
-      {"O8", kOffload},
-      {"O10", kOffload},
-      {"O11", kOffload},
-      {"P5", kSecondAxis},
-      {"P7", kSecondAxis},
-      {"P8", kSecondAxis},
-      {"P10", kSecondAxis},
-      {"P11", kSecondAxis},
-      {"Q1", kInit},
-      {"Q2", kInit},
-      {"Q4", kInit},
-      {"Q7", kPretrained},
-  };
+  std::vector<WaitingRow> waiting;
+  for (const auto& table : {WaitingForState(), WaitingForShardingAndPrecision()}) {
+    for (const WaitingRowsOf& of : table) {
+      for (absl::string_view row : of.rows) {
+        waiting.push_back({std::string(row), std::string(of.feature)});
+      }
+    }
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const WaitingRow& a, const WaitingRow& b) {
+    return RowPlace(a.row) < RowPlace(b.row);
+  });
+  return waiting;
+}
+
+std::string WaitsFor(absl::string_view row) {
+  for (WaitingRow& waiting : WaitingRows()) {
+    if (waiting.row == row) return std::move(waiting.feature);
+  }
+  return "";
+}
+
+std::string Remarks(const Fault& fault) {
+  std::vector<std::string> remarks;
+  if (fault.benign) remarks.push_back("no fault");
+  if (FindRow(fault.row)->symptom_only && !fault.benign) remarks.push_back("models the symptom");
+  const std::string feature = WaitsFor(fault.row);
+  if (!feature.empty()) remarks.push_back(absl::StrCat("stand-in, the row waits for ", feature));
+  return absl::StrJoin(remarks, "; ");
 }
 
 std::vector<std::string> CloseNames(absl::string_view name, const std::vector<std::string>& names) {
@@ -160,10 +151,10 @@ absl::StatusOr<Fault> FindFault(absl::string_view name) {
   for (Fault& fault : AllFaults()) {
     if (fault.row == row->id) return std::move(fault);
   }
-  for (const WaitingRow& waiting : WaitingRows()) {
-    if (waiting.row != row->id) continue;
+  const std::string feature = WaitsFor(row->id);
+  if (!feature.empty()) {
     return absl::NotFoundError(absl::StrCat("fault '", name, "' (", row->id, ", ", row->name,
-                                            ") cannot be run yet: it waits for ", waiting.feature));
+                                            ") cannot be run yet: it waits for ", feature));
   }
   return absl::NotFoundError(absl::StrCat("fault '", name, "' has no entry in the catalogue"));
 }

@@ -40,7 +40,15 @@ TEST(CatalogueTest, RowsHaveNamesClassesAndThreads) {
 
 TEST(CatalogueTest, EveryRowIsAFaultOrWaits) {
   std::map<std::string, int> times;
-  for (const Fault& fault : AllFaults()) ++times[fault.row];
+  std::vector<std::string> stand_ins;
+  for (const Fault& fault : AllFaults()) {
+    if (WaitsFor(fault.row).empty()) {
+      ++times[fault.row];
+    } else {
+      stand_ins.push_back(fault.row);
+      EXPECT_FALSE(fault.benign) << fault.row;
+    }
+  }
   for (const WaitingRow& waiting : WaitingRows()) {
     ++times[waiting.row];
     EXPECT_NE(waiting.feature, "") << waiting.row;
@@ -49,6 +57,30 @@ TEST(CatalogueTest, EveryRowIsAFaultOrWaits) {
     EXPECT_EQ(times[std::string(row.id)], 1) << row.id << " " << row.name;
   }
   EXPECT_EQ(times.size(), FaultRows().size()) << "an entry for a row that does not exist";
+  EXPECT_THAT(stand_ins,
+              ElementsAre("A1", "A10", "D11", "E2", "F4", "M5", "M10", "N5", "P1", "P4", "Q5"));
+}
+
+// Rows of one missing part wait for it together.
+TEST(CatalogueTest, SiblingsWaitAlike) {
+  for (const std::vector<const char*>& siblings :
+       std::vector<std::vector<const char*>>{{"A1", "A5", "A7", "A8", "A10", "P1", "P4", "P5"},
+                                             {"D11", "G13", "P10"},
+                                             {"C13", "N5", "N7", "N8"},
+                                             {"M5", "M10", "O1"},
+                                             {"Q1", "Q2", "Q5"}}) {
+    for (const char* row : siblings) EXPECT_EQ(WaitsFor(row), WaitsFor(siblings[0])) << row;
+    EXPECT_NE(WaitsFor(siblings[0]), "");
+  }
+  for (const char* row : {"G7", "G8", "I7", "J4"}) EXPECT_EQ(WaitsFor(row), "") << row;
+}
+
+TEST(CatalogueTest, RemarksTellWhatIsModelled) {
+  EXPECT_EQ(Remarks(*FindFault("A4")), "models the symptom");
+  EXPECT_EQ(Remarks(*FindFault("A11")), "");
+  EXPECT_EQ(Remarks(*FindFault("C17")), "no fault");
+  EXPECT_EQ(Remarks(*FindFault("M10")),
+            "models the symptom; stand-in, the row waits for offload tiers");
 }
 
 TEST(CatalogueTest, FaultsAreComplete) {

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -21,8 +22,13 @@ std::vector<StepPlan> PlansOf(const RunDescription& run, const EngineParts& part
   return plans;
 }
 
-bool IsHangOrDisagreement(const absl::Status& error) {
-  return absl::IsDeadlineExceeded(error) || absl::IsFailedPrecondition(error);
+// Whether an entry is about one change, "op * scale unit 2: drop, rank 2". With * for the change
+// it would excuse those that are generated later, too, which nobody has looked at.
+bool NamesItsChange(absl::string_view edit) {
+  const size_t colon = edit.find(": ");
+  if (colon == absl::string_view::npos) return false;
+  const absl::string_view change = edit.substr(colon, edit.rfind(", ") - colon);
+  return !absl::StrContains(change, '*');
 }
 
 // What an edit that nothing killed is.
@@ -97,6 +103,12 @@ absl::StatusOr<std::vector<ReviewedEdit>> ParseReviewedEdits(absl::string_view t
     if (parts.size() != 3 || parts[0].empty() || parts[1].empty() || parts[2].empty()) {
       return absl::InvalidArgumentError(absl::StrCat("reviewed edits, line ", line_number, ": '",
                                                      line, "'; accepted: 'run | edit | reason'"));
+    }
+    if (!NamesItsChange(parts[1])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reviewed edits, line ", line_number, ": '", parts[1],
+                       "' excuses more than one change of an operation; accepted: * before the ",
+                       "colon and for the rank, as in 'op * norm: drop, *'"));
     }
     entries.push_back({std::string(parts[0]), std::string(parts[1]), std::string(parts[2])});
   }

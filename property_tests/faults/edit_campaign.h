@@ -30,12 +30,13 @@ inline constexpr int64_t kEditedStep = 1;
 // Edits that no rule finds equivalent and yet are, each with the reason.
 struct ReviewedEdit {
   std::string run;   // an EditRun's name, with * for any text
-  std::string edit;  // a PlanEdit's name, with * for any text
+  std::string edit;  // a PlanEdit's name, with * for any text but in its change
   std::string reason;
 };
 
 // One entry a line, "run | edit | reason"; '#' begins a comment, empty lines are skipped.
-// InvalidArgument names the line and what it lacks.
+// InvalidArgument names the line and what it lacks; an entry that speaks of any change of an
+// operation is refused.
 absl::StatusOr<std::vector<ReviewedEdit>> ParseReviewedEdits(absl::string_view text);
 
 // Whether `text` is `pattern` with each * standing for any text.

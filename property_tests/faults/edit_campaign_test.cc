@@ -21,20 +21,31 @@ TEST(EditCampaignTest, PatternsMatch) {
 
 TEST(EditCampaignTest, ReviewedEntriesParse) {
   const absl::StatusOr<std::vector<ReviewedEdit>> entries =
-      ParseReviewedEdits("# why\n\n  zero2 * | op 1*, rank 1 | it is | harmless \n");
+      ParseReviewedEdits("# why\n\n  zero2 * | op * norm: drop, * | it is | harmless \n");
   ASSERT_TRUE(entries.ok()) << entries.status();
   ASSERT_EQ(entries->size(), 1);
   EXPECT_EQ((*entries)[0].run, "zero2 *");
-  EXPECT_EQ((*entries)[0].edit, "op 1*, rank 1");
+  EXPECT_EQ((*entries)[0].edit, "op * norm: drop, *");
   EXPECT_EQ((*entries)[0].reason, "it is | harmless");
 }
 
 TEST(EditCampaignTest, EntryWithoutAReasonIsRefused) {
-  for (const char* text : {"ok | ok | ok\nzero2 | op 1\n", "\nzero2 | op 1 | \n"}) {
+  for (const char* text :
+       {"ok | op 1: drop, all ranks | ok\nzero2 | op 1\n", "\nzero2 | op 1 | \n"}) {
     const absl::Status status = ParseReviewedEdits(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(absl::StrContains(status.message(), "line 2")) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "run | edit | reason")) << status;
+  }
+}
+
+TEST(EditCampaignTest, EntryForAnyChangeIsRefused) {
+  for (const char* edit :
+       {"op 1 norm*, rank 1", "op 1 norm: *, rank 1", "*", "op 1 norm: s*p, *"}) {
+    const absl::Status status =
+        ParseReviewedEdits(absl::StrCat("zero2 | ", edit, " | ok")).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << edit;
+    EXPECT_TRUE(absl::StrContains(status.message(), "more than one change")) << status;
   }
 }
 

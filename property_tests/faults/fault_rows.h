@@ -15,6 +15,8 @@ struct FaultRow {
   absl::string_view id;       // class letter and number: "A2"
   absl::string_view name;     // "reduce_scatter_sums_instead_of_mean"
   absl::string_view threads;  // "owner/repo#number", the main one first, joined by ", "
+  // The threads tell what was seen and no cause: a fault of this row models the symptom.
+  bool symptom_only = false;
 };
 
 // All rows, by class and number. Numbers have gaps: rows that tell the same fault were merged.

@@ -94,10 +94,6 @@ size_t FindEnd(const PlanDraft& draft, const OpTest& test) {
   return end;
 }
 
-size_t PlaceOf(const PlanDraft& draft, int32_t id) {
-  return Find(draft, [id](const DraftOp& op) { return op.id == id; });
-}
-
 void EraseIf(PlanDraft& draft, const OpTest& test) {
   for (size_t at = draft.ops.size(); at-- > 0;) {
     if (test(draft.ops[at])) Erase(draft, at);

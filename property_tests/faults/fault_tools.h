@@ -48,7 +48,6 @@ bool HasAccess(const DraftOp& op, int32_t buffer, AccessKind kind);
 size_t Find(const PlanDraft& draft, const OpTest& test, size_t from = 0);
 // The place behind the last one that passes; 0 if none does.
 size_t FindEnd(const PlanDraft& draft, const OpTest& test);
-size_t PlaceOf(const PlanDraft& draft, int32_t id);
 
 // Takes out what passes. Buffers that it allocated or freed are left alone, see Disable.
 void EraseIf(PlanDraft& draft, const OpTest& test);

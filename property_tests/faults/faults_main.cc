@@ -1,5 +1,6 @@
 // //property_tests:faults: the catalogue of seeded faults, and each of them as users would see it.
 #include <iostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,16 +28,19 @@ struct FaultsRequest {
 };
 
 void List() {
-  TextTable table({"row", "fault", "found by", "threads"});
+  TextTable table({"row", "fault", "found by", "remarks", "threads"});
+  std::set<std::string> has_fault;
   for (const Fault& fault : AllFaults()) {
     const FaultRow& row = *FindRow(fault.row);
     table.Add({fault.row, std::string(row.name),
-               fault.benign ? "nothing: no fault" : absl::StrJoin(fault.killers, ", "),
+               fault.benign ? "nothing" : absl::StrJoin(fault.killers, ", "), Remarks(fault),
                std::string(row.threads)});
+    has_fault.insert(fault.row);
   }
   for (const WaitingRow& waiting : WaitingRows()) {
+    if (has_fault.count(waiting.row) > 0) continue;  // its stand-in is listed
     const FaultRow& row = *FindRow(waiting.row);
-    table.Add({waiting.row, std::string(row.name), absl::StrCat("waits for ", waiting.feature),
+    table.Add({waiting.row, std::string(row.name), "", absl::StrCat("waits for ", waiting.feature),
                std::string(row.threads)});
   }
   std::cout << table.Print();
@@ -89,6 +93,9 @@ int Show(const FaultsRequest& request) {
   const KillReport report = RunEdited(request.run, request.edit);
   if (!report.refusal.empty()) {
     return ReportBadInput("faults", absl::UnimplementedError(report.refusal));
+  }
+  if (!report.error.ok() && !IsHangOrDisagreement(report.error)) {
+    return ReportBadInput("faults", report.error);
   }
   for (const CheckResult& failure : report.failures) {
     std::cout << "\n" << failure.name << " fails\n" << FailureText(failure);

@@ -19,6 +19,8 @@ run_program --list
 expect_status 0
 expect_in stdout "reduce_scatter_sums_instead_of_mean"
 expect_in stdout "waits for checkpoints"
+expect_in stdout "models the symptom"
+expect_in stdout "stand-in, the row waits for loss scale"
 
 # A fault is found, with the words that a user would read; by its row too.
 run_program --fault=reduce_scatter_sums_instead_of_mean

@@ -6,6 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "invariants/checks/all_checks.h"
+#include "invariants/checks/padding.h"
+#include "invariants/checks/unshard_lifecycle.h"
 #include "invariants/closed_forms/closed_forms.h"
 #include "invariants/run_description/parse.h"
 #include "trainer/model/importers.h"
@@ -13,12 +15,16 @@
 namespace shardproof {
 namespace {
 
-bool Fails(const CaseResult& result, absl::string_view check,
-           const std::function<bool(const Violation&)>& classic) {
+// Whether a check objects for another reason than these rules. Some rules go on to name a buffer.
+bool FailsBesides(const CaseResult& result, absl::string_view check,
+                  const std::vector<absl::string_view>& rules) {
   for (const CheckResult& each : result.checks) {
-    if (each.name == check && each.verdict == Verdict::kFail) {
-      return std::any_of(each.violations.begin(), each.violations.end(), classic);
-    }
+    if (each.name != check || each.verdict != Verdict::kFail) continue;
+    return std::any_of(each.violations.begin(), each.violations.end(), [&](const auto& violation) {
+      return std::none_of(rules.begin(), rules.end(), [&](absl::string_view rule) {
+        return absl::StartsWith(violation.rule, rule);
+      });
+    });
   }
   return false;
 }
@@ -50,15 +56,13 @@ std::vector<std::string> ClassicKillers(const RunDescription& run, const CaseRes
     killers.push_back("params_1e-4");
   }
   if (OtherCounts(run, result.figures)) killers.push_back("counts");
-  const auto without_poison = [](const Violation& violation) {
-    return !absl::StrContains(violation.rule, "NaN") &&
-           !absl::StrContains(violation.rule, "poison");
-  };
-  if (Fails(result, "padding", without_poison)) killers.push_back("padding");
-  const auto without_versions = [](const Violation& violation) {
-    return !absl::StrContains(violation.rule, "every update so far");
-  };
-  if (Fails(result, "unshard_lifecycle", without_versions)) killers.push_back("lifecycle");
+  if (FailsBesides(result, "padding", {kPaddingStaysFilled, kNoElementIsPoison})) {
+    killers.push_back("padding");
+  }
+  if (FailsBesides(result, "unshard_lifecycle",
+                   {kComputationReadsUpdated, kCollectivesSendUpdated})) {
+    killers.push_back("lifecycle");
+  }
   return killers;
 }
 
@@ -67,7 +71,7 @@ bool AddResult(const RunDescription& run, EngineKind engine,
                const absl::StatusOr<CaseResult>& result, KillReport& report) {
   if (!result.ok()) {
     report.error = result.status();
-    report.killers.push_back(kEngineError);
+    if (IsHangOrDisagreement(report.error)) report.killers.push_back(kEngineError);
     return false;
   }
   if (result->verdict == Verdict::kRefused) {
@@ -99,6 +103,10 @@ std::vector<std::string> KillerNames() {
     if (std::find(names.begin(), names.end(), other) == names.end()) names.push_back(other);
   }
   return names;
+}
+
+bool IsHangOrDisagreement(const absl::Status& error) {
+  return absl::IsDeadlineExceeded(error) || absl::IsFailedPrecondition(error);
 }
 
 bool Killed(const KillReport& report) { return !report.killers.empty(); }

@@ -26,18 +26,21 @@ std::vector<std::string> ClassicCheckNames();
 
 struct KillReport {
   // Checks with verdict fail on the cpu or the provenance engine, in the order of
-  // AllCheckNames(); then kEngineError where an engine ended the run.
+  // AllCheckNames(); then kEngineError where ranks hang or disagree.
   std::vector<std::string> killers;
   // Checks without a verdict: any on the cpu engine, provenance on its own.
   std::vector<std::string> unjudged;
   std::vector<std::string> classic;  // those of ClassicCheckNames() that object
-  // The engine's error. DeadlineExceeded or FailedPrecondition: ranks that wait for each other or
-  // call different things. Others say that the edit is not a plan.
+  // The engine's error. One that is no hang and no disagreement kills nothing: the edit is no plan
+  // that can run.
   absl::Status error;
   std::string refusal;                   // why an engine declined; empty if none did
   std::vector<CheckResult> failures;     // for messages: each failed check once
   EngineKind engine = EngineKind::kCpu;  // of the first failure
 };
+
+// DeadlineExceeded or FailedPrecondition: ranks that wait for each other or call different things.
+bool IsHangOrDisagreement(const absl::Status& error);
 
 bool Killed(const KillReport& report);
 bool KilledBy(const KillReport& report, absl::string_view check);

@@ -48,6 +48,46 @@ TEST(KillMatrixTextTest, AFaultMustBeFoundByAllItsKillers) {
 TEST(KillMatrixTextTest, WhatIsNoFaultMustPass) {
   EXPECT_EQ(Complaint(OutcomeOf("H11", {}, {})), "");
   EXPECT_TRUE(StrContains(Complaint(OutcomeOf("H11", {}, {"padding"})), "is no fault"));
+  FaultOutcome unjudged = OutcomeOf("C17", {}, {});
+  unjudged.report.unjudged = {"padding"};
+  EXPECT_TRUE(StrContains(Complaint(unjudged), "not judged by padding")) << Complaint(unjudged);
+}
+
+// An edit that only breaks the plan shows no check at work.
+TEST(KillMatrixTextTest, AFaultThatIsNoPlanIsNotKilled) {
+  FaultOutcome outcome = OutcomeOf("K1", {kEngineError}, {kEngineError});
+  outcome.report.error = absl::DeadlineExceededError("ranks wait");
+  EXPECT_EQ(Complaint(outcome), "");
+  outcome.report.error = absl::InvalidArgumentError("outside the plan");
+  EXPECT_TRUE(StrContains(Complaint(outcome), "cannot be run: outside the plan"))
+      << Complaint(outcome);
+}
+
+TEST(KillMatrixTextTest, StandInsAndWhatIsNoFaultAreNotCounted) {
+  std::vector<FaultOutcome> outcomes = {
+      OutcomeOf("A4", kNumeric, kNumeric), OutcomeOf("A11", kNumeric, kNumeric),
+      OutcomeOf("N5", kNumeric, kNumeric), OutcomeOf("C17", {}, {})};
+  outcomes[2].report.classic = {"counts"};
+  const std::string text = SummaryText(outcomes);
+  EXPECT_TRUE(StrContains(text, "is not counted: N5\n")) << text;
+  EXPECT_TRUE(StrContains(text, "model a symptom: 1\n")) << text;
+  EXPECT_TRUE(StrContains(text, "every check must pass: C17 zero_norm_is_fatal\n146 rows, 2 ex"))
+      << text;
+  EXPECT_TRUE(StrContains(ClassicText(outcomes), "find 0 of 2")) << ClassicText(outcomes);
+  EXPECT_TRUE(StrContains(UniqueKillsText(outcomes), "numeric_equivalence      2      2"));
+  EXPECT_TRUE(StrContains(MatrixText(outcomes), "models the symptom\n"));
+}
+
+TEST(KillMatrixTextTest, AllRowsAddUp) {
+  std::vector<FaultOutcome> outcomes;
+  size_t counted = WaitingRows().size();
+  for (const Fault& fault : AllFaults()) {
+    outcomes.push_back({fault, {}});
+    if (WaitsFor(fault.row).empty()) ++counted;
+  }
+  EXPECT_EQ(counted, 146);
+  EXPECT_TRUE(StrContains(SummaryText(outcomes), "146 rows, 74 expressible, 0 killed, 70 waiting"))
+      << SummaryText(outcomes);
 }
 
 TEST(KillMatrixTextTest, CountsUniqueKillsAndScores) {

@@ -221,7 +221,7 @@ std::vector<Fault> EmptyTensorFaults() {
   };
 }
 
-std::vector<Fault> BucketFaults() {
+std::vector<Fault> BucketSizeFaults() {
   return {
       {.row = "H1",
        .wrong = "A tensor of exactly the bucket's size is never reduced.",
@@ -245,6 +245,11 @@ std::vector<Fault> BucketFaults() {
        .run = "model=probe:3,32;mode=zero2;world_size=2;bucket_cap_bytes=32;steps=1",
        .killers = {"numeric_equivalence", "provenance"},
        .apply = EditPlans(FlushPlaceholder)},
+  };
+}
+
+std::vector<Fault> BucketSendFaults() {
+  return {
       {.row = "H7",
        .wrong = "The owner of a gradient is lost, so all ranks receive all of the sum with an "
                 "all-reduce and keep their part.",
@@ -279,7 +284,8 @@ std::vector<Fault> BucketFaults() {
 std::vector<Fault> LayoutFaults() {
   std::vector<Fault> faults = PaddingFaults();
   for (Fault& fault : EmptyTensorFaults()) faults.push_back(std::move(fault));
-  for (Fault& fault : BucketFaults()) faults.push_back(std::move(fault));
+  for (Fault& fault : BucketSizeFaults()) faults.push_back(std::move(fault));
+  for (Fault& fault : BucketSendFaults()) faults.push_back(std::move(fault));
   return faults;
 }
 

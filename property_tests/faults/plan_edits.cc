@@ -236,6 +236,12 @@ class OpEditor {
     return other >= 0 && draft_.frame.buffers[other].elements == elements ? other : -1;
   }
 
+  static bool HasRead(const DraftOp& item, int32_t buffer) {
+    return std::any_of(item.accesses.begin(), item.accesses.end(), [&](const PlanAccess& access) {
+      return access.buffer == buffer && access.kind == AccessKind::kRead;
+    });
+  }
+
   static void FlipAccumulate(DraftOp& item, size_t i) {
     SetUse& use = item.gradient_uses[i];
     use.accumulate = !use.accumulate;
@@ -244,8 +250,10 @@ class OpEditor {
       const bool read = access.buffer == use.buffer && access.kind == AccessKind::kRead;
       const bool write = access.buffer == use.buffer && access.kind == AccessKind::kWrite;
       if (read && !use.accumulate) continue;
-      if (write && use.accumulate)
+      // The second use of a tied tensor has the read already.
+      if (write && use.accumulate && !HasRead(item, use.buffer)) {
         accesses.push_back({access.buffer, AccessKind::kRead, access.range});
+      }
       accesses.push_back(access);
     }
     std::stable_sort(accesses.begin(), accesses.end(),

@@ -111,6 +111,28 @@ TEST(PlanEditsTest, AccessesFollowTheOperand) {
   }));
 }
 
+// A tied tensor's second use reads its gradient already, so an edit that makes it add reads once
+// too.
+TEST(PlanEditsTest, AddingUsesReadTheirGradientOnce) {
+  const RunDescription run = RunOf("model=probe:6,7,6;ties=t2:t0;mode=full_shard;world_size=2");
+  int adding = 0;
+  for (const PlanEdit& edit : EditsOfStep(run, 1)) {
+    if (edit.text != "gradients 0 added") continue;
+    ++adding;
+    const StepPlan plan = EditedPlan(run, edit, 1, 1);
+    const Op& op = plan.ops[edit.op];
+    const int32_t gradient = plan.GradientUsesOf(op)[0].buffer;
+    const absl::Span<const PlanAccess> accesses = plan.AccessesOf(op);
+    EXPECT_EQ(std::count_if(accesses.begin(), accesses.end(),
+                            [&](const PlanAccess& access) {
+                              return access.buffer == gradient && access.kind == AccessKind::kRead;
+                            }),
+              1)
+        << edit.name;
+  }
+  EXPECT_GT(adding, 0);
+}
+
 // What an edit makes is a plan that runs, well or to an error about ranks that wait or disagree.
 TEST(PlanEditsTest, NoEditLeavesItsBuffers) {
   for (const char* line :

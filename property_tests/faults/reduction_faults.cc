@@ -162,11 +162,6 @@ std::vector<Fault> AccumulationFaults() {
               "num_micro_batches=2;grad_sync=last;usage=0@micro_batch:0,1@micro_batch:1;steps=1",
        .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(SkipBucketsNotUsedLast)},
-      {.row = "B7",
-       .wrong = "This mode alone forgets to divide by the number of micro-batches.",
-       .run = "model=probe:5x3,5;mode=zero2;world_size=2;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence", "provenance"},
-       .apply = MultiplyScale(MicroBatches)},
       {.row = "B8",
        .wrong = "Each micro-batch reduces the whole accumulator again, so that the earlier ones "
                 "are summed over the ranks more than once.",
@@ -174,12 +169,6 @@ std::vector<Fault> AccumulationFaults() {
               "grad_sync=last;steps=1",
        .killers = {"numeric_equivalence", "collective_ledger", "provenance"},
        .apply = EditPlans(ReduceAfterEveryMicroBatch)},
-      {.row = "B10",
-       .wrong = "The division by the number of micro-batches happens twice.",
-       .run = "model=probe:7;mode=zero1_allgather;world_size=2;num_micro_batches=4;steps=1",
-       .killers = {"numeric_equivalence", "provenance"},
-       .apply =
-           MultiplyScale([](const PlanContext& context) { return 1 / MicroBatches(context); })},
       {.row = "B11",
        .wrong = "Micro-batches before the last one are not kept from synchronizing and reduce "
                 "their gradients too.",
@@ -190,11 +179,28 @@ std::vector<Fault> AccumulationFaults() {
   };
 }
 
+std::vector<Fault> MicroBatchScaleFaults() {
+  return {
+      {.row = "B7",
+       .wrong = "This mode alone forgets to divide by the number of micro-batches.",
+       .run = "model=probe:5x3,5;mode=zero2;world_size=2;num_micro_batches=4;steps=1",
+       .killers = {"numeric_equivalence", "provenance"},
+       .apply = MultiplyScale(MicroBatches)},
+      {.row = "B10",
+       .wrong = "The division by the number of micro-batches happens twice.",
+       .run = "model=probe:7;mode=zero1_allgather;world_size=2;num_micro_batches=4;steps=1",
+       .killers = {"numeric_equivalence", "provenance"},
+       .apply =
+           MultiplyScale([](const PlanContext& context) { return 1 / MicroBatches(context); })},
+  };
+}
+
 }  // namespace
 
 std::vector<Fault> ReductionFaults() {
   std::vector<Fault> faults = AveragingFaults();
   for (Fault& fault : AccumulationFaults()) faults.push_back(std::move(fault));
+  for (Fault& fault : MicroBatchScaleFaults()) faults.push_back(std::move(fault));
   return faults;
 }
 
