@@ -64,10 +64,17 @@ TEST(JudgeCase, TooMuchMemoryIsBadInput) {
   EXPECT_TRUE(verdict.is_bad_input);
 }
 
+CheckResult ResultOf(absl::string_view name, Verdict verdict) {
+  CheckResult result;
+  result.name = std::string(name);
+  result.verdict = verdict;
+  return result;
+}
+
 TEST(Satisfies, AnEngineOwesWhatItShows) {
   const RunDescription run = Parsed("model=mlp:3,2;world_size=2");
   const auto without = [&](EngineKind engine, const char* check) {
-    return Satisfies(run, engine, {.name = check, .verdict = Verdict::kNotObserved});
+    return Satisfies(run, engine, ResultOf(check, Verdict::kNotObserved));
   };
   EXPECT_FALSE(without(EngineKind::kProvenance, "provenance"));
   EXPECT_TRUE(without(EngineKind::kAccounting, "provenance"));
@@ -79,13 +86,13 @@ TEST(Satisfies, AnEngineOwesWhatItShows) {
     for (const char* of_values : {"numeric_equivalence", "liveness", "unshard_lifecycle"}) {
       EXPECT_TRUE(without(engine, of_values)) << Name(engine) << " " << of_values;
       EXPECT_FALSE(without(EngineKind::kCpu, of_values)) << of_values;
-      EXPECT_FALSE(Satisfies(run, engine, {.name = of_values, .verdict = Verdict::kFail}));
+      EXPECT_FALSE(Satisfies(run, engine, ResultOf(of_values, Verdict::kFail)));
     }
   }
 }
 
 TEST(Satisfies, PlacesOfMomentsAreAllThatAccountingShows) {
-  const CheckResult check = {.name = "padding", .verdict = Verdict::kNotObserved};
+  const CheckResult check = ResultOf("padding", Verdict::kNotObserved);
   for (const char* line : {"model=mlp:3,2;optimizer=sgd;momentum=0", "model=mlp:3,2;frozen=0"}) {
     EXPECT_TRUE(Satisfies(Parsed(line), EngineKind::kAccounting, check)) << line;
     EXPECT_FALSE(Satisfies(Parsed(line), EngineKind::kProvenance, check)) << line;
@@ -97,7 +104,7 @@ TEST(Satisfies, ARuleThatIsNotDefinedYetIsOwedByNobody) {
   for (const char* line : {"model=mlp:3,2;world_size=4;mode=full_shard;shard_group_size=2",
                            "model=mlp:3,2;world_size=2;mode=full_shard;parameter_dtype=bfloat16"}) {
     const RunDescription run = Parsed(line);
-    const CheckResult check = {.name = "provenance", .verdict = Verdict::kNotObserved};
+    const CheckResult check = ResultOf("provenance", Verdict::kNotObserved);
     EXPECT_TRUE(Satisfies(run, EngineKind::kProvenance, check)) << line;
     EXPECT_FALSE(Satisfies(run, EngineKind::kCpu, check)) << line;
   }
