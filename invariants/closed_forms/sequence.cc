@@ -11,7 +11,6 @@ struct Run {
   int32_t unit = -1;
   int32_t stage = 0;
   int32_t stage_count = 0;
-  bool trains = false;          // a stage has a trainable tensor with elements
   std::vector<int32_t> needs;   // unit modes: its unit, then the others of its tensors, ascending
   std::vector<int32_t> writes;  // the sets whose gradient its backward writes to, each once
 };
@@ -37,7 +36,6 @@ std::vector<Run> RunsOf(const ModelDescription& model, const LayoutForms& layout
       if (units_mode && std::exchange(last_user[set], index) != index) run.needs.push_back(set);
       if (!model.tensors[tensor].trainable) continue;
       if (layouts.elements(tensor) == 0) continue;
-      run.trains = true;
       if (std::exchange(last_writer[set], index) != index) run.writes.push_back(set);
     }
   }
@@ -119,7 +117,7 @@ StepPlayer::StepPlayer(const RunDescription& run, const LayoutForms& layouts)
       units_(run.model.units.size()),
       gradients_(layouts.sets().size()) {
   const int32_t count = static_cast<int32_t>(runs_.size());
-  while (first_backward_run_ < count && !runs_[first_backward_run_].trains) {
+  while (first_backward_run_ < count && runs_[first_backward_run_].writes.empty()) {
     ++first_backward_run_;
   }
   for (int32_t j = count - 1; j >= 0; --j) {

@@ -87,6 +87,14 @@ bool ComputesLoss(const StepPlan& plan) {
   });
 }
 
+// Whether both plans fit one RankMemory, which is made once and for the first of them.
+bool SameMemory(const StepPlan& a, const StepPlan& b) {
+  return std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
+                    [](const BufferSpec& x, const BufferSpec& y) {
+                      return x.dtype == y.dtype && x.elements == y.elements;
+                    });
+}
+
 class CpuEngine : public CpuExecutor {
  public:
   static absl::StatusOr<std::unique_ptr<CpuExecutor>> Create(const RunDescription& run,
@@ -177,10 +185,10 @@ class CpuEngine : public CpuExecutor {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const Rank id = {static_cast<int32_t>(rank)};
       StepPlan plan = plans(run_, parts_.placement, id, step);
-      if (plan.buffers.size() != ranks_[rank].program.plan.buffers.size()) {
+      if (!SameMemory(plan, ranks_[rank].program.plan)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "the plan of rank ", rank, " has ", plan.buffers.size(), " buffers in step ", step,
-            "; accepted: those of step 0, ", ranks_[rank].program.plan.buffers.size()));
+            "the plan of rank ", rank, " has other buffers in step ", step,
+            " than before; accepted: the same number, each of the same dtype and elements"));
       }
       SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run_, parts_.placement, plan));
       observation_.events[rank] = EventsOfPlan(plan, {id.value, 1, 1});

@@ -311,6 +311,27 @@ TEST(CpuEngine, RefusesPlansThatLeaveTheirBuffers) {
               HasSubstr("deadlock"));
 }
 
+// Memory is made for the first plan, so a later one may not believe in more of it.
+TEST(CpuEngine, RefusesALaterPlanOverOtherBuffers) {
+  const RunDescription run = TestRun("mlp:2x4", Mode::kFullShard, 2);
+  for (const bool fewer : {false, true}) {
+    EngineParts parts = PlannedParts(run);
+    parts.plan = [fewer](const RunDescription& described, const Placement& placement, Rank rank,
+                         int64_t step) {
+      StepPlan plan = PlanStep(described, placement, rank, step);
+      if (step == 0) return plan;
+      fewer ? plan.buffers.pop_back() : void(++plan.buffers[0].elements);
+      return plan;
+    };
+    const auto engine = MakeCpuEngine(run, std::move(parts), {.limit_bytes = kPlenty});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_TRUE((*engine)->Step().ok());
+    const absl::Status status = (*engine)->Step().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 has other buffers in step 1"));
+  }
+}
+
 TEST(CpuEngine, RunsACollectiveInThePlansGroupAndSaysWhoIsMissing) {
   const RunDescription run = TestRun("probe:4", Mode::kReplicated, 2);
   EngineParts parts = PlannedParts(run);

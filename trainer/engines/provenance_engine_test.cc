@@ -5,35 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "invariants/checks/provenance.h"
+#include "trainer/engines/provenance_judge.h"
 #include "trainer/sharding/test_runs.h"
 
 namespace shardproof {
 namespace {
-
-constexpr int64_t kMemory = int64_t{1} << 32;
-
-absl::StatusOr<CheckResult> Judge(const RunDescription& run, EngineParts parts) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      MakeProvenanceEngine(run, std::move(parts), kMemory);
-  if (!engine.ok()) return engine.status();
-  const std::unique_ptr<Check> check = MakeProvenance();
-  check->Begin(run);
-  for (int64_t step = 0; step < run.data.steps; ++step) {
-    const absl::StatusOr<const StepObservation*> observed = (*engine)->Step();
-    if (!observed.ok()) return observed.status();
-    check->Step(**observed, nullptr);
-  }
-  return check->Finish();
-}
-
-std::string Text(const CheckResult& result) {
-  std::string text = absl::StrCat(Name(result.verdict), " ", result.reason, "\n");
-  for (const Violation& violation : result.violations) {
-    absl::StrAppend(&text, Describe(result, violation), "\n");
-  }
-  return text;
-}
 
 std::string RunText(const RunDescription& run) {
   return absl::StrCat(ModeRowName(run.sharding), " ", Name(run.sharding.layout), " ",
