@@ -13,6 +13,8 @@ A repository that the workspace has declared already, under the same name, is le
 """
 
 load("//ci/rules:offline_repos.bzl", "no_coverage_tools", "rules_cc_shim", "rules_java_shim", "rules_shell_shim")
+load("//ci/rules:local_cuda.bzl", "local_cuda")
+load("//ci/rules:local_mpi.bzl", "local_mpi")
 load("//ci/rules:system_libs.bzl", "system_libs")
 
 def shardproof_dependencies():
@@ -22,6 +24,8 @@ def shardproof_dependencies():
         (rules_java_shim, "rules_java"),
         (rules_shell_shim, "rules_shell"),
         (no_coverage_tools, "remote_coverage_tools"),
+        (local_cuda, "local_cuda"),
+        (local_mpi, "local_mpi"),
     ]:
         if not native.existing_rule(name):
             rule(name = name)
