@@ -65,8 +65,6 @@ struct TrafficTotals {
   bool operator==(const TrafficTotals&) const = default;
 };
 
-inline constexpr size_t kCollectiveKinds = 5;
-
 // The totals of each kind.
 class LedgerSummary {
  public:
@@ -76,7 +74,7 @@ class LedgerSummary {
   bool operator==(const LedgerSummary&) const = default;
 
  private:
-  std::array<TrafficTotals, kCollectiveKinds> totals_;
+  std::array<TrafficTotals, kCollectiveKindCount> totals_;
 };
 
 LedgerSummary Summarize(absl::Span<const LedgerEntry> entries);

@@ -93,6 +93,7 @@ class CollectiveLedger : public Check {
   void CheckCounts(int64_t step, const RankEvents& events);
   void CheckTotals(int64_t step, const RankEvents& events);
   void CheckEndings(int64_t step, const RankEvents& events);
+  void CheckKernels(int64_t step, const DeviceWitness& device);
   void CountOthers(const RankEvents& events);
   void CheckAgreement(int64_t step, const RankEvents& first, const RankEvents& other);
   void AddDifference(int64_t step, const RankEvents& events, const Difference& difference);
@@ -105,6 +106,7 @@ class CollectiveLedger : public Check {
   absl::string_view undefined_;
   std::vector<Entry> expected_;  // in issue order
   Counts expected_counts_{};
+  std::array<int64_t, kCollectiveKindCount> expected_kernels_{};
   RankCoverage coverage_;
   std::array<int64_t, kPurposes> others_{};  // outside the closed form, on the first rank shown
 };
@@ -117,6 +119,10 @@ void CollectiveLedger::Begin(const RunDescription& run) {
   const ClosedForms forms(run);
   for (const ExpectedItem& item : forms.Sequence()) {
     if (item.kind == EventKind::kCollective) expected_.push_back(EntryOf(mode_, item));
+  }
+  for (const Entry& entry : expected_) {
+    if (entry.group.count == 1 || entry.elements == 0) continue;
+    ++expected_kernels_[static_cast<size_t>(entry.key.collective)];
   }
   const ExpectedCounts counts = forms.CollectiveCounts();
   const auto expect = [&](CollectiveKind kind, Phase phase, int64_t count) {
@@ -152,6 +158,7 @@ void CollectiveLedger::Step(const StepObservation& observed, const ReferenceStep
     if (!Matches(events)) CheckLedger(observed.step, events);
     CheckCounts(observed.step, events);
   }
+  for (const DeviceWitness& device : observed.devices) CheckKernels(observed.step, device);
   for (size_t i = 1; i < observed.events.size(); ++i) {
     CheckAgreement(observed.step, observed.events[0], observed.events[i]);
   }
@@ -194,6 +201,30 @@ void CollectiveLedger::CheckEndings(int64_t step, const RankEvents& events) {
       violation.likely_cause =
           "a rank of its group never arrived; look at what the others issued at this place";
       return violation;
+    });
+  }
+}
+
+void CollectiveLedger::CheckKernels(int64_t step, const DeviceWitness& device) {
+  for (size_t kind = 0; kind < device.collective_kernels.size(); ++kind) {
+    const int64_t expected = kind < kCollectiveKindCount ? expected_kernels_[kind] : 0;
+    const int64_t actual = device.collective_kernels[kind];
+    if (actual == expected) continue;
+    findings_.Add([&] {
+      return Violation{
+          .rule = absl::StrCat("the GPU runs one kernel for each ",
+                               KindText(static_cast<CollectiveKind>(kind)), " of ",
+                               ModeRowName(run_->sharding), ", and no other"),
+          .rank = device.rank,
+          .step = step,
+          .expected = absl::StrCat(expected),
+          .actual = absl::StrCat(actual),
+          .ratio = expected == 0 ? 0 : static_cast<double>(actual) / expected,
+          .likely_cause =
+              actual < expected
+                  ? "collectives were issued in a group, which runs them as one kernel, "
+                    "or were never issued"
+                  : "somebody communicates beside what the trainer says it issued"};
     });
   }
 }

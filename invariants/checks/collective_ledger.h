@@ -9,6 +9,10 @@
 //             those of ExpectedSequence. Which one comes when is issue_order's rule.
 //   Totals    So payload and bus bytes of the mode's collectives are the closed form's. Both
 //             follow from the events: an observation states no totals that could disagree.
+//   Kernels   Where somebody watched the GPU (DeviceWitness), the kernels of each kind that a rank
+//             ran in the step are as many as the closed form's collectives of that kind, those of
+//             one rank or of no elements apart, which need none. Three derivations agree then: the
+//             closed form, what the trainer says it issued, and what ran.
 //   Complete  Every collective that was issued ended within the step.
 //   Agreed    All ranks issue their collectives, those of other purposes too, in one order of
 //             kind, elements, dtype, group and root. Otherwise they wait for each other.

@@ -58,6 +58,33 @@ TEST(CollectiveLedger, AHandWrittenStepPasses) {
   EXPECT_EQ(Judge(HandWrittenRun(), HandWrittenStep()).verdict, Verdict::kPass);
 }
 
+TEST(CollectiveLedger, KernelsOnTheGpuAreAsManyAsTheClosedFormHasCollectives) {
+  StepObservation observed = HandWrittenStep();
+  observed.devices = {{.rank = 0, .collective_kernels = {0, 2, 1, 0, 0}},
+                      {.rank = 1, .collective_kernels = {0, 2, 1, 0, 0}}};
+  EXPECT_EQ(Judge(HandWrittenRun(), observed).verdict, Verdict::kPass);
+  observed.devices[1].collective_kernels[1] = 1;
+  const CheckResult fewer = Judge(HandWrittenRun(), observed);
+  ASSERT_EQ(fewer.violations.size(), 1u);
+  EXPECT_EQ(fewer.violations[0].rank, 1);
+  EXPECT_EQ(fewer.violations[0].expected, "2");
+  EXPECT_EQ(fewer.violations[0].actual, "1");
+  EXPECT_TRUE(Has(fewer.violations[0].rule, "all-gather")) << fewer.violations[0].rule;
+  observed.devices[1].collective_kernels = {1, 2, 1, 0, 0};
+  const CheckResult more = Judge(HandWrittenRun(), observed);
+  ASSERT_EQ(more.violations.size(), 1u);
+  EXPECT_TRUE(Has(more.violations[0].rule, "all-reduce")) << more.violations[0].rule;
+}
+
+TEST(CollectiveLedger, CollectivesOfOneRankOrOfNoElementsHaveNoKernels) {
+  const RunDescription alone = VectorRun({3}, Sharding(Mode::kFullShard, 1));
+  StepObservation observed = IssuedStep(alone);
+  observed.devices = {{.rank = 0, .collective_kernels = {0, 0, 0, 0, 0}}};
+  EXPECT_EQ(Judge(alone, observed).verdict, Verdict::kPass);
+  observed.devices[0].collective_kernels[1] = 2;
+  EXPECT_EQ(Judge(alone, observed).verdict, Verdict::kFail);
+}
+
 TEST(CollectiveLedger, TheStepOfEveryModePasses) {
   for (const Mode mode : {Mode::kReplicated, Mode::kZero1Broadcast, Mode::kZero1AllGather,
                           Mode::kZero2, Mode::kShardGradOp, Mode::kFullShard}) {

@@ -152,6 +152,21 @@ struct ClipObservation {
   float coefficient = 1;  // by which the rank multiplied its gradients; 1: none
 };
 
+// What someone other than the trainer saw of one rank's GPU in a step: CUPTI's records of the
+// kernels that ran, and the driver's figures of memory.
+struct DeviceWitness {
+  int32_t rank = -1;
+  // Kernels that carry out collectives, one count a CollectiveKind; empty: nobody watched. A
+  // library that issues each collective alone runs one kernel for each (NCCL does), and none for
+  // a collective of one rank or of no elements.
+  std::vector<int64_t> collective_kernels = {};
+  // Bytes that the driver has given to the trainer's buffers: what it keeps between steps, and at
+  // its peak; -1: not known. They hold what the trainer's own figures say, and what allocation
+  // adds to that.
+  int64_t steady_bytes = -1;
+  int64_t peak_bytes = -1;
+};
+
 struct StepObservation {
   int64_t step = 0;                // 0-based
   std::vector<RankEvents> events;  // empty: not observed
@@ -164,6 +179,7 @@ struct StepObservation {
   bool any_order = false;
   // By rank; empty: no clipping, or not observed. Gradients at the boundary are the clipped ones.
   std::vector<ClipObservation> clips;
+  std::vector<DeviceWitness> devices;  // by rank; empty: no GPUs, or nobody watched
   // Where values came from; without records, not observed. Files have none.
   StepOrigins origins;
 };

@@ -585,6 +585,24 @@ absl::Status ReadClip(const Json& json, const Place& place, ClipObservation* cli
   return fields.Finish();
 }
 
+absl::Status ReadDevice(const Json& json, const Place& place, const Limits& limits,
+                        DeviceWitness* device) {
+  Fields fields(json, place);
+  fields.Int("rank", &device->rank, 0, limits.ranks - 1, Need::kRequired);
+  fields.List("collective_kernels", [&](const Json& count, const Place& at) {
+    device->collective_kernels.push_back(0);
+    return ReadInt(count, at, 0, kMaxCount, &device->collective_kernels.back());
+  });
+  fields.Int("steady_bytes", &device->steady_bytes, -1, kMaxCount);
+  fields.Int("peak_bytes", &device->peak_bytes, -1, kMaxCount);
+  SHARDPROOF_RETURN_IF_ERROR(fields.Finish());
+  const size_t kinds = device->collective_kernels.size();
+  if (kinds == 0 || kinds == kCollectiveKindCount) return absl::OkStatus();
+  return Refuse(Place{&place, "collective_kernels"}, absl::StrCat("a list of ", kinds),
+                absl::StrCat("none, or one for each of ", kCollectiveKindCount,
+                             " kinds: all_reduce, all_gather, reduce_scatter, broadcast, barrier"));
+}
+
 absl::Status ReadStep(const Json& json, const Limits& limits, StoredStep* step) {
   StepObservation& out = step->observation;
   const Place place;
@@ -606,6 +624,10 @@ absl::Status ReadStep(const Json& json, const Limits& limits, StoredStep* step) 
   fields.List("clips", [&](const Json& clip, const Place& at) {
     out.clips.emplace_back();
     return ReadClip(clip, at, &out.clips.back());
+  });
+  fields.List("devices", [&](const Json& device, const Place& at) {
+    out.devices.emplace_back();
+    return ReadDevice(device, at, limits, &out.devices.back());
   });
   SHARDPROOF_RETURN_IF_ERROR(fields.Finish());
   const std::pair<const char*, size_t> by_rank[] = {{"losses", out.losses.size()},
@@ -697,6 +719,14 @@ std::string PrintObservationStep(const StepObservation& step, Values values) {
       absl::StrAppend(&out, ",\"coefficient\":");
       AppendValue(&out, clip.coefficient);
       out.push_back('}');
+    });
+  }
+  if (!step.devices.empty()) {
+    AppendList(&out, "devices", step.devices, [&out](const DeviceWitness& device) {
+      absl::StrAppend(&out, "{\"rank\":", device.rank, ",\"collective_kernels\":[",
+                      absl::StrJoin(device.collective_kernels, ","),
+                      "],\"steady_bytes\":", device.steady_bytes,
+                      ",\"peak_bytes\":", device.peak_bytes, "}");
     });
   }
   out.push_back('}');

@@ -5,7 +5,7 @@
 //   line 1   {"schema":"shardproof.observation/1","run":RUN}
 //            RUN is the run in JSON (run_description/parse.h, schema shardproof.run/1).
 //   line 2.. one step each, in order: {"step":0,"events":[..],"states":[..],"losses":[..],
-//            "any_order":false,"clips":[{"norm":2.5,"coefficient":0.4},..]}
+//            "any_order":false,"clips":[{"norm":2.5,"coefficient":0.4},..],"devices":[..]}
 //            There are as many as RUN's steps: a run that ended early is not a run.
 //   events   one entry for each rank or group of like ranks:
 //            {"ranks":[first,stride,count],"buffers":[..],"live_before":[id,..],"events":[..]}
@@ -23,10 +23,12 @@
 //            tensor -1 is padding. values may be left out (not observed), else has `count`
 //            numbers that round to the float32 meant; non-finite ones are the strings "inf",
 //            "-inf" and "nan:0x7fc01234" with the bits, for payloads are evidence.
+//   devices  {"rank":0,"collective_kernels":[2,0,0,8,0],"steady_bytes":..,"peak_bytes":..}: kernels
+//            by kind, all_reduce, all_gather, reduce_scatter, broadcast, barrier; or none
 //   losses, clips: one for each rank, or none. A norm is a double; numbers are written as values
 //            are.
 //   Required: step, ranks, role, elements of a buffer, kind, buffer of an access, state, tensor
-//   and count of a segment, and both fields of an entry of steps and of clips.
+//   and count of a segment, rank of a device, and both fields of an entry of steps and of clips.
 //
 // Errors: InvalidArgument that names the line, the field, its value and what is accepted. Unknown
 // and repeated keys are errors. What is well-formed but wrong, such as a segment beyond its

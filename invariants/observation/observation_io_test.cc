@@ -69,6 +69,9 @@ StepObservation OneOfEach(const std::vector<float>& values) {
   step.losses = {0.1, -std::numeric_limits<double>::infinity()};
   step.any_order = true;
   step.clips = {{0.1 + 0.2, 0.3f}, {std::numeric_limits<double>::infinity(), 0}};
+  step.devices = {
+      {.rank = 1, .collective_kernels = {2, 3, 4, 5, 0}, .steady_bytes = 4096, .peak_bytes = 8192},
+      {.rank = 0}};
   RankEvents events;
   events.ranks = {0, 1, 2};
   events.buffers = {
@@ -134,6 +137,13 @@ TEST(ObservationIo, WhatIsWrittenIsRead) {
   EXPECT_EQ(step.clips[0].norm, 0.1 + 0.2);
   EXPECT_EQ(step.clips[0].coefficient, 0.3f);
   EXPECT_TRUE(std::isinf(step.clips[1].norm));
+  ASSERT_EQ(step.devices.size(), 2u);
+  EXPECT_EQ(step.devices[0].rank, 1);
+  EXPECT_EQ(step.devices[0].collective_kernels, written.devices[0].collective_kernels);
+  EXPECT_EQ(step.devices[0].steady_bytes, 4096);
+  EXPECT_EQ(step.devices[0].peak_bytes, 8192);
+  EXPECT_TRUE(step.devices[1].collective_kernels.empty());
+  EXPECT_EQ(step.devices[1].peak_bytes, -1);
   const RankEvents& events = step.events.at(0);
   EXPECT_EQ(events.ranks, (Group{0, 1, 2}));
   ASSERT_EQ(events.buffers.size(), 2u);
@@ -294,6 +304,10 @@ TEST(ObservationIo, EveryBadFieldIsNamedWithItsValueAndWhatIsAccepted) {
               HasSubstr("clips is a list of 1; accepted: none, or one for each of 2 ranks"));
   EXPECT_THAT(ErrorOf("{\"step\":0,\"clips\":[{\"norm\":1}]}"),
               HasSubstr("clips[0].coefficient is missing"));
+  EXPECT_THAT(ErrorOf("{\"step\":0,\"devices\":[{\"rank\":2}]}"), HasSubstr("devices[0].rank"));
+  EXPECT_THAT(ErrorOf("{\"step\":0,\"devices\":[{\"rank\":0,\"collective_kernels\":[1]}]}"),
+              HasSubstr("devices[0].collective_kernels is a list of 1; accepted: none, or one for "
+                        "each of 5 kinds"));
   EXPECT_THAT(ErrorOf("{\"step\":0,\"any_order\":1}"),
               HasSubstr("any_order is 1; accepted: true, false"));
   EXPECT_THAT(

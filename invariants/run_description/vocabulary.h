@@ -7,6 +7,7 @@
 #define INVARIANTS_RUN_DESCRIPTION_VOCABULARY_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -82,6 +83,7 @@ enum class CollectiveKind : uint8_t {
   kBroadcast,
   kBarrier,
 };
+inline constexpr size_t kCollectiveKindCount = 5;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimizer, kOther };
 
