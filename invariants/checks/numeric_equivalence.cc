@@ -159,6 +159,7 @@ class NumericEquivalenceCheck final : public NumericEquivalence {
   void CompareState(StateClass wanted);
   int64_t FirstWrong(const StateSegment& segment, const Difference& difference);
   double Tolerance(const StateSegment& segment, int64_t index) const;
+  static void NoteShare(double used, std::optional<double>& most);
   void CompareToOwnPast();
   void RequireShown(StateClass state);
   void ReportDeviation(const ObservedUpdates::Deviation& deviation);
@@ -340,6 +341,9 @@ void NumericEquivalenceCheck::CompareState(StateClass wanted) {
       if (!Judged(state, segment, wanted)) continue;
       shown = true;
       const float* expected = Expected(segment);
+      if (observed_->any_order && wanted == StateClass::kReducedGradient) {
+        NoteShare(0, figures_.max_gradient_bound_share);
+      }
       if (Equal(segment, expected)) continue;
       const Difference difference = Compare(segment.values, expected, segment.range.count);
       if (wanted == StateClass::kReducedGradient) {
@@ -372,11 +376,20 @@ int64_t NumericEquivalenceCheck::FirstWrong(const StateSegment& segment,
     return -1;
   }
   const float* const expected = Expected(segment);
-  for (int64_t i = difference.first; i < segment.range.count; ++i) {
+  double used = 0;
+  int64_t wrong = -1;
+  for (int64_t i = difference.first; i < segment.range.count && wrong < 0; ++i) {
     const double apart = static_cast<double>(segment.values[i]) - static_cast<double>(expected[i]);
-    if (!std::isfinite(apart) || !(std::abs(apart) <= Tolerance(segment, i))) return i;
+    const double tolerance = Tolerance(segment, i);
+    if (!std::isfinite(apart) || !(std::abs(apart) <= tolerance)) wrong = i;
+    if (std::isfinite(apart)) used = std::max(used, std::abs(apart) / tolerance);
   }
-  return -1;
+  if (gradient) NoteShare(used, figures_.max_gradient_bound_share);
+  return wrong;
+}
+
+void NumericEquivalenceCheck::NoteShare(double used, std::optional<double>& most) {
+  most = std::max(most.value_or(0), used);
 }
 
 // Of a gradient or a parameter in any order.
@@ -396,6 +409,7 @@ void NumericEquivalenceCheck::CompareToOwnPast() {
   for (const ObservedUpdates::Deviation& deviation : updates_.Step(*observed_, *reference_)) {
     ReportDeviation(deviation);
   }
+  NoteShare(updates_.max_share(), figures_.max_update_bound_share);
   if (!updates_.missing().empty()) {
     findings_.NotObserved(
         absl::StrCat("whether updates follow from what was shown: ", updates_.missing()));

@@ -53,6 +53,7 @@
 #define INVARIANTS_CHECKS_NUMERIC_EQUIVALENCE_H_
 
 #include <memory>
+#include <optional>
 
 #include "invariants/checks/check.h"
 
@@ -67,6 +68,10 @@ struct NumericFigures {
   double max_rel_gradient_error = 0;
   double max_rel_update_error = 0;
   bool observed = false;  // false: no value was compared, and the errors mean nothing
+  // In any order: the largest share of its bound that an element used, of reduced gradients, and
+  // of moments and updates. 1 is the limit. Unset where bits were compared.
+  std::optional<double> max_gradient_bound_share = {};
+  std::optional<double> max_update_bound_share = {};
 };
 
 class NumericEquivalence : public Check {

@@ -502,6 +502,10 @@ TEST_F(AnyOrderTest, AGradientWithinTheRoundingOfItsSumPassesAndNotBeyond) {
   FollowGradient(static_cast<float>(kGradient + 0.9 * kBound));
   EXPECT_EQ(Judge().verdict, Verdict::kPass);
   EXPECT_GT(check_->figures().max_rel_gradient_error, 0);
+  EXPECT_NEAR(check_->figures().max_gradient_bound_share.value_or(0), 0.9, 0.1);
+  ASSERT_TRUE(check_->figures().max_update_bound_share.has_value());
+  EXPECT_LE(*check_->figures().max_update_bound_share, 1);
+  EXPECT_GT(*check_->figures().max_update_bound_share, 0);
   StartAnyOrder();
   Next();
   FollowGradient(static_cast<float>(kGradient + 1.2 * kBound));

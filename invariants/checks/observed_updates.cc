@@ -47,6 +47,7 @@ std::vector<ObservedUpdates::Deviation> ObservedUpdates::Step(const StepObservat
   initial_ = first_step_ && step_ == 0;
   reference_ = &reference;
   missing_.clear();
+  max_share_ = 0;
   deviations_.clear();
   next_.clear();
   for (const RankState& state : observed.states) {
@@ -166,6 +167,9 @@ void ObservedUpdates::JudgePiece(const Piece& piece, StateClass state) {
     if (!std::isfinite(value)) continue;
     const double tolerance = Member(expected.tolerance, state);
     const double apart = static_cast<double>(piece.values[i]) - value;
+    if (tolerance > 0 && std::isfinite(apart)) {
+      max_share_ = std::max(max_share_, std::abs(apart) / tolerance);
+    }
     if (std::abs(apart) <= tolerance) continue;
     deviations_.push_back({state, rank_, piece.tensor, element, piece.values[i], value,
                            Member(before, state), tolerance});

@@ -43,6 +43,9 @@ class ObservedUpdates {
   // By class (exp_avg, exp_avg_sq, parameter), rank and tensor. The values are copied: they are
   // the next step's past.
   std::vector<Deviation> Step(const StepObservation& observed, const ReferenceStep& reference);
+  // The largest share of its tolerance that an element used in the last Step; at most 1 where
+  // nothing deviates. Elements that may not change have no share.
+  double max_share() const { return max_share_; }
   // What the last Step could not judge for want of a gradient or of the values before; "" when it
   // judged all.
   const std::string& missing() const { return missing_; }
@@ -84,6 +87,7 @@ class ObservedUpdates {
   bool initial_ = true;     // before this step moments were zero
   std::vector<Past> past_;  // of the step before
   std::vector<Past> next_;
+  double max_share_ = 0;
   std::string missing_;
 
   // Of the rank that is being judged.

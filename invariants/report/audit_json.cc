@@ -62,10 +62,16 @@ Json ModeJson(const ModeReport& mode, const std::string& replay) {
   json["collectives"] = CollectivesJson(result.figures);
   json["other_collectives"] = OtherCollectivesJson(result.figures);
   json["ranks"] = RanksJson(result.figures);
+  json["devices"] = DevicesJson(result.figures);
   const auto error = [&](double value) { return numeric.observed ? NumberJson(value) : Json(); };
   json["max_abs_parameter_error"] = error(numeric.max_abs_parameter_error);
   json["max_rel_gradient_error"] = error(numeric.max_rel_gradient_error);
   json["max_rel_update_error"] = error(numeric.max_rel_update_error);
+  const auto share = [](const std::optional<double>& used) {
+    return used ? NumberJson(*used) : Json();
+  };
+  json["max_gradient_bound_share"] = share(numeric.max_gradient_bound_share);
+  json["max_update_bound_share"] = share(numeric.max_update_bound_share);
   return json;
 }
 

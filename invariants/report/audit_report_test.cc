@@ -107,10 +107,13 @@ TEST(AuditJson, HasTheKeysOfTheContract) {
   EXPECT_EQ(document["model"]["logical_bytes"], 134217728);
   EXPECT_EQ(document["model"]["units"], 8);
   const json& mode = document["modes"][0];
-  EXPECT_THAT(Keys(mode), UnorderedElementsAre("mode", "prefetch", "layout", "verdict", "checks",
-                                               "factors", "collectives", "other_collectives",
-                                               "ranks", "max_abs_parameter_error",
-                                               "max_rel_gradient_error", "max_rel_update_error"));
+  EXPECT_THAT(Keys(mode),
+              UnorderedElementsAre("mode", "prefetch", "layout", "verdict", "checks", "factors",
+                                   "collectives", "other_collectives", "ranks", "devices",
+                                   "max_abs_parameter_error", "max_rel_gradient_error",
+                                   "max_rel_update_error", "max_gradient_bound_share",
+                                   "max_update_bound_share"));
+  EXPECT_TRUE(mode["devices"].is_null());
   EXPECT_THAT(Keys(mode["factors"]), UnorderedElementsAre("parameter", "gradient", "optimizer"));
   EXPECT_THAT(Keys(mode["collectives"]),
               UnorderedElementsAre("all_reduce", "all_gather_forward", "all_gather_backward",
@@ -257,6 +260,37 @@ TEST(AuditTable, IsNoWiderThanATerminal) {
     EXPECT_LE(end - begin, 190u) << table.substr(begin, end - begin);
     begin = end + 1;
   }
+}
+
+ModeReport OnGpus() {
+  ModeReport report = Passing(Mode::kZero2);
+  report.result.figures.devices = {{.rank = 0,
+                                    .collective_kernels = {0, 2, 2, 0, 0},
+                                    .steady_bytes = int64_t{336} << 20,
+                                    .peak_bytes = int64_t{500} << 20},
+                                   {.rank = 1, .collective_kernels = {0, 3, 2, 0, 0}}};
+  report.result.numeric.max_gradient_bound_share = 0.25;
+  return report;
+}
+
+TEST(AuditTable, ShowsWhatOthersSawOfTheGpusAndWhereRanksDiffer) {
+  const std::string table = AuditTable(Report({OnGpus(), Passing(Mode::kReplicated)}));
+  const size_t begin = table.find("On the GPUs");
+  ASSERT_NE(begin, std::string::npos) << table;
+  const std::string part = table.substr(begin);
+  EXPECT_THAT(part, testing::ContainsRegex("zero2 +0 +2\\.\\.3 +2 +0 +- +- +0\\.25 +-"));
+  EXPECT_THAT(part, testing::ContainsRegex("replicated +- +- +- +- +- +- +- +-"));
+  EXPECT_THAT(AuditTable(Report({Passing(Mode::kZero2)})), Not(HasSubstr("On the GPUs")));
+}
+
+TEST(AuditJson, HasTheDevicesAndNullForWhatNobodySaw) {
+  const json document = json::parse(AuditJson(Report({OnGpus()})));
+  const json& mode = document["modes"][0];
+  EXPECT_EQ(mode["devices"][0]["collective_kernels"]["reduce_scatter"], 2);
+  EXPECT_EQ(mode["devices"][0]["driver_steady_bytes"], int64_t{336} << 20);
+  EXPECT_TRUE(mode["devices"][1]["driver_peak_bytes"].is_null());
+  EXPECT_EQ(mode["max_gradient_bound_share"], 0.25);
+  EXPECT_TRUE(mode["max_update_bound_share"].is_null());
 }
 
 TEST(AuditTable, DoesNotShowZeroForWhatWasNotObserved) {

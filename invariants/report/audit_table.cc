@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,6 +115,64 @@ std::string CollectiveTable(const AuditReport& report) {
       table.Print(), others);
 }
 
+// What others saw of the GPUs. One figure where the ranks agree, else least..most; "-" where
+// nobody watched.
+template <typename Get>
+std::string OverDevices(const StepFigures& figures, Get get) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  int64_t most = -1;
+  for (const DeviceWitness& device : figures.devices) {
+    least = std::min(least, get(device));
+    most = std::max(most, get(device));
+  }
+  if (most < 0 || least < 0) return "-";
+  return least == most ? absl::StrCat(most) : absl::StrCat(least, "..", most);
+}
+
+std::string DriverMib(const StepFigures& figures, int64_t DeviceWitness::*bytes) {
+  return OverDevices(figures, [=](const DeviceWitness& device) {
+    return device.*bytes < 0 ? int64_t{-1} : device.*bytes >> 20;
+  });
+}
+
+std::string BoundShare(const std::optional<double>& share) {
+  return share ? absl::StrFormat("%.2f", *share) : "-";
+}
+
+std::vector<std::string> DeviceRow(const ModeReport& mode) {
+  const StepFigures& figures = mode.result.figures;
+  std::vector<std::string> cells = {ModeRowName(mode.run.sharding)};
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                    CollectiveKind::kReduceScatter, CollectiveKind::kBroadcast}) {
+    cells.push_back(OverDevices(figures, [&](const DeviceWitness& device) {
+      const size_t place = static_cast<size_t>(kind);
+      return place < device.collective_kernels.size() ? device.collective_kernels[place]
+                                                      : int64_t{-1};
+    }));
+  }
+  cells.push_back(DriverMib(figures, &DeviceWitness::steady_bytes));
+  cells.push_back(DriverMib(figures, &DeviceWitness::peak_bytes));
+  cells.push_back(BoundShare(mode.result.numeric.max_gradient_bound_share));
+  cells.push_back(BoundShare(mode.result.numeric.max_update_bound_share));
+  return cells;
+}
+
+std::string DeviceTable(const AuditReport& report) {
+  const bool watched =
+      std::any_of(report.modes.begin(), report.modes.end(),
+                  [](const ModeReport& mode) { return !mode.result.figures.devices.empty(); });
+  if (!watched) return "";
+  TextTable table({"mode", "all-reduce", "all-gather", "reduce-scatter", "broadcast", "steady MiB",
+                   "peak MiB", "gradient/bound", "update/bound"});
+  for (const ModeReport& mode : report.modes) table.Add(DeviceRow(mode));
+  return absl::StrCat(
+      "\nOn the GPUs, in the last step: kernels of collectives that CUPTI recorded, memory that "
+      "the "
+      "driver gave (all buffers,\nactivations too). Where sums have no fixed order: the largest "
+      "share of its bound that an element used.\n\n",
+      table.Print());
+}
+
 // Every mode that ran has the same checks.
 std::vector<std::string> CheckNames(const AuditReport& report) {
   std::vector<std::string> names;
@@ -225,7 +285,8 @@ std::string ReplayLine(const AuditReport& report, const ModeReport& mode) {
 
 std::string AuditTable(const AuditReport& report) {
   return absl::StrCat(Heading(report), "\n\n", StateTable(report), "\n", CollectiveTable(report),
-                      CheckTable(report), Reasons(report), Refusals(report), Failures(report));
+                      DeviceTable(report), CheckTable(report), Reasons(report), Refusals(report),
+                      Failures(report));
 }
 
 int AuditExitCode(const AuditReport& report) {

@@ -128,6 +128,7 @@ void SetPeaks(const RankEvents& events, int64_t peak_bytes, std::vector<RankFigu
 
 StepFigures SummarizeStep(const RunDescription& run, const StepObservation& observed) {
   StepFigures figures;
+  figures.devices = observed.devices;
   figures.states_observed = !observed.states.empty();
   figures.events_observed = !observed.events.empty();
   if (figures.states_observed) SummarizeStates(run, observed, figures);

@@ -52,6 +52,7 @@ struct StepFigures {
   int64_t activation_peak_bytes = 0;  // inputs, activations and their gradients
   double loss = 0;                    // mean over ranks
   bool loss_observed = false;
+  std::vector<DeviceWitness> devices;  // as observed; empty: no GPUs, or nobody watched
 };
 
 StepFigures SummarizeStep(const RunDescription& run, const StepObservation& observed);

@@ -81,6 +81,23 @@ OrderedJson RanksJson(const StepFigures& figures) {
   return json;
 }
 
+OrderedJson DevicesJson(const StepFigures& figures) {
+  if (figures.devices.empty()) return nullptr;
+  const auto known = [](int64_t bytes) { return bytes < 0 ? OrderedJson() : OrderedJson(bytes); };
+  OrderedJson json = OrderedJson::array();
+  for (const DeviceWitness& device : figures.devices) {
+    OrderedJson kernels;
+    for (size_t kind = 0; kind < device.collective_kernels.size(); ++kind) {
+      kernels[Text(Name(static_cast<CollectiveKind>(kind)))] = device.collective_kernels[kind];
+    }
+    json.push_back({{"rank", device.rank},
+                    {"collective_kernels", kernels},
+                    {"driver_steady_bytes", known(device.steady_bytes)},
+                    {"driver_peak_bytes", known(device.peak_bytes)}});
+  }
+  return json;
+}
+
 std::string PrintJson(const OrderedJson& document) {
   return document.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

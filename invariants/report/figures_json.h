@@ -34,6 +34,10 @@ OrderedJson OtherCollectivesJson(const StepFigures& figures);
 // steady_bytes, peak_bytes}]
 OrderedJson RanksJson(const StepFigures& figures);
 
+// [{rank, collective_kernels: {all_reduce, ...}, driver_steady_bytes, driver_peak_bytes}]; null
+// where nobody watched the GPUs, and so is what of it nobody saw.
+OrderedJson DevicesJson(const StepFigures& figures);
+
 // The document as text with a newline at its end; bytes that are not UTF-8 are replaced.
 std::string PrintJson(const OrderedJson& document);
 
