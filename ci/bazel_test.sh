@@ -47,6 +47,9 @@ everything() {
   stub bazel "echo \"cwd=\${PWD}\"; printf 'argument=%s\\n' \"\$@\"; exit \${BAZEL_STATUS:-0}"
   stub g++ ':'
   stub pkg-config ':'
+  mkdir -p "${machine}/root/usr/lib/some-architecture/openmpi/include"
+  : >"${machine}/root/usr/lib/some-architecture/openmpi/include/mpi.h"
+  stub mpirun ':'
 }
 
 # From here on `apt-get install` brings everything.
@@ -54,7 +57,7 @@ with_working_apt() {
   everything
   mv "${machine}/root/usr" "${machine}/later"
   mkdir "${machine}/later_bin"
-  mv "${machine}/bin/bazel" "${machine}/bin/g++" "${machine}/bin/pkg-config" "${machine}/later_bin/"
+  mv "${machine}/bin/bazel" "${machine}/bin/g++" "${machine}/bin/pkg-config" "${machine}/bin/mpirun" "${machine}/later_bin/"
   ln -s "$(command -v mv)" "${machine}/bin/mv"
   stub apt-get "
     echo \"\$@\" >>'${machine}/apt_calls'
@@ -66,7 +69,7 @@ with_working_apt() {
 expect_status() {
   local expected=$1 actual=0
   shift
-  PATH="${machine}/bin" SHARDPROOF_ROOT_PREFIX="${machine}/root" "${launcher}" "$@" \
+  MPI_HOME="${mpi_home:-}" PATH="${machine}/bin" SHARDPROOF_ROOT_PREFIX="${machine}/root" "${launcher}" "$@" \
     >"${machine}/stdout" 2>"${machine}/stderr" || actual=$?
   [[ "${actual}" == "${expected}" ]] || fail "exit status ${actual}, expected ${expected}"
 }
@@ -80,6 +83,7 @@ expect_no_apt() {
 }
 
 readonly packages="bazel-bootstrap g++ pkg-config libabsl-dev libgtest-dev libgmock-dev librapidcheck-dev libeigen3-dev nlohmann-json3-dev libbenchmark-dev"
+readonly optional="libopenmpi-dev openmpi-bin"
 
 new_machine "all present"
 everything
@@ -101,8 +105,8 @@ expect_no_apt
 new_machine "nothing present"
 with_working_apt
 expect_status 0 test //...
-expect_line apt_calls "install -y --no-install-recommends ${packages}"
-expect_line stderr "installing ${packages}"
+expect_line apt_calls "install -y --no-install-recommends ${packages} ${optional}"
+expect_line stderr "installing ${packages} ${optional}"
 [[ "$(wc -l <"${machine}/stderr")" == 1 ]] || fail "not one line on stderr"
 [[ "$(head -n 1 "${machine}/stdout")" == cwd=* ]] || fail "stdout is not Bazel's alone"
 rm "${machine}/apt_calls"
@@ -115,6 +119,24 @@ rm "${machine}/root/usr/include/gmock/gmock.h" "${machine}/root/usr/include/eige
 expect_status 2 test //...
 [[ "$(tail -n 1 "${machine}/apt_calls")" == *" libgmock-dev libeigen3-dev" ]] || fail "other packages were installed: $(cat "${machine}/apt_calls")"
 expect_line stderr "still not there: libgmock-dev libeigen3-dev"
+
+new_machine "no OpenMPI"
+everything
+rm -r "${machine}/root/usr/lib"
+rm "${machine}/bin/mpirun"
+expect_status 0 test //...
+expect_no_apt
+expect_line stderr "without OpenMPI (libopenmpi-dev openmpi-bin): targets that need it are skipped"
+[[ "$(wc -l <"${machine}/stderr")" == 1 ]] || fail "not one line on stderr"
+mpi_home=/opt/openmpi expect_status 0 test //...
+[[ ! -s "${machine}/stderr" ]] || fail "something on stderr, with MPI_HOME"
+
+new_machine "OpenMPI is installed with what is needed"
+everything
+rm "${machine}/root/usr/include/gmock/gmock.h" "${machine}/bin/mpirun"
+expect_status 2 test //...
+[[ "$(tail -n 1 "${machine}/apt_calls")" == *"--no-install-recommends libgmock-dev openmpi-bin" ]] ||
+  fail "other packages were installed: $(cat "${machine}/apt_calls")"
 
 new_machine "no root"
 everything

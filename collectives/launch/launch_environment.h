@@ -5,6 +5,11 @@
 //   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, if
 //              set, TORCHELASTIC_RUN_ID (docs.pytorch.org, Torch Distributed Elastic). The port is
 //              held by torchrun's agent: ours are the ones after it.
+//
+// A shell exports some of torchrun's names for other programs too: RANK alone, WORLD_SIZE alone,
+// or MASTER_ADDR and MASTER_PORT without the others are no launch. Anything more of the set is
+// one, and then it must be whole. OpenMPI's variables come first: torchrun's beside them may be
+// part of the set, if they agree.
 #ifndef COLLECTIVES_LAUNCH_LAUNCH_ENVIRONMENT_H_
 #define COLLECTIVES_LAUNCH_LAUNCH_ENVIRONMENT_H_
 
@@ -35,6 +40,8 @@ struct LaunchEnvironment {
 // A variable's value, or null; std::getenv serves.
 using GetEnvironment = std::function<const char*(const char* name)>;
 
+// Sizes are 1 or more, a local size is not above the world size, and MASTER_PORT is below 65535,
+// so that a port comes after it.
 // InvalidArgument that names the variable, its value and what is accepted: one that is missing
 // while others of its launcher are set, that is no number or out of range (rank below 0 or not
 // below the size), or variables of both launchers at once that disagree.
