@@ -21,6 +21,10 @@ class RollCall {
   // `rank` is about to issue `call`, its `position`th of the group, from 0. Any thread.
   virtual void Answer(Rank rank, Group group, int64_t position, const CollectiveCall& call) = 0;
 
+  // FailedPrecondition that names them once two members are known to have called different things
+  // at one position of the group. Asks nobody: OK means that this process does not know of any.
+  virtual absl::Status Disagreement(Group group) = 0;
+
   // Why the collective at `position` that `rank` called has not ended, as far as answers tell:
   //   FailedPrecondition  members called different things there: who called what
   //   DeadlineExceeded    members have not arrived: who, and what each did last; or all have

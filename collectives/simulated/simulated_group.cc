@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "collectives/collective_calls.h"
 #include "collectives/communicator.h"
 #include "collectives/simulated/move_buffers.h"
 #include "invariants/run_description/status_macros.h"
@@ -24,50 +25,7 @@ constexpr int64_t kInitialCapacity = 16;
 // DescribePending is for one message: the first positions tell the story.
 constexpr int64_t kPositionsDescribed = 8;
 
-constexpr size_t kRanksDescribed = 8;
-
-// Whether two members mean the same collective. What a kind does not use is not compared.
-bool Agree(const CollectiveCall& a, const CollectiveCall& b) {
-  if (a.kind != b.kind) return false;
-  if (a.kind == CollectiveKind::kBarrier) return true;
-  if (a.dtype != b.dtype || a.elements != b.elements) return false;
-  return a.kind != CollectiveKind::kBroadcast || a.root == b.root;
-}
-
-bool IsCutIntoParts(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter;
-}
-
 }  // namespace
-
-std::string DescribeRanks(absl::Span<const Rank> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const bool all = ranks.size() <= kRanksDescribed;
-  const size_t named = all ? ranks.size() : kRanksDescribed / 2;
-  for (size_t i = 0; i < named; ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i].value);
-  }
-  if (!all) absl::StrAppend(&text, ", ..., ", ranks.back().value, " (", ranks.size(), " ranks)");
-  return text;
-}
-
-std::string DescribeRanks(const Group& group) {
-  std::vector<Rank> ranks(group.count);
-  for (int32_t member = 0; member < group.count; ++member) ranks[member] = group.member(member);
-  return DescribeRanks(ranks);
-}
-
-std::string DescribeCall(const CollectiveCall& call) {
-  std::string text(Name(call.kind));
-  if (call.kind != CollectiveKind::kBarrier) {
-    absl::StrAppend(&text, " of ", call.elements, " ", Name(call.dtype));
-  }
-  if (call.kind == CollectiveKind::kBroadcast) {
-    absl::StrAppend(&text, " from rank ", call.root.value);
-  }
-  absl::StrAppend(&text, " (label ", call.label, ")");
-  return text;
-}
 
 SimulatedGroup::SimulatedGroup(Group group)
     : group_(group),
@@ -79,38 +37,14 @@ SimulatedGroup::SimulatedGroup(Group group)
 
 absl::StatusOr<int64_t> SimulatedGroup::Start(int32_t member, const CollectiveCall& call) {
   if (!failure_.ok()) return failure_;
-  SHARDPROOF_RETURN_IF_ERROR(Validate(member, call));
+  // A call that is refused takes no position: the caller may correct it.
+  SHARDPROOF_RETURN_IF_ERROR(
+      ValidateCall(group_, group_.member(member), call, "the simulated world"));
   const int64_t position = started_[member]++;
   if (position - done_ >= capacity_) GrowRing();
   calls_[Slot(position) * group_.count + member] = call;
   if (++arrived_[Slot(position)] == group_.count) SHARDPROOF_RETURN_IF_ERROR(Finish(position));
   return position;
-}
-
-// A call that is refused takes no position: the caller may correct it.
-absl::Status SimulatedGroup::Validate(int32_t member, const CollectiveCall& call) const {
-  if (call.kind == CollectiveKind::kBarrier) return absl::OkStatus();
-  const Rank rank = group_.member(member);
-  const auto refuse = [&](auto... why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank.value, ", ", DescribeCall(call), ": ", why...));
-  };
-  if (call.dtype != Dtype::kFloat32 && call.dtype != Dtype::kFloat64) {
-    return refuse("the simulated world moves float32 and float64 only");
-  }
-  if (call.elements < 0) return refuse("elements must not be negative");
-  if (IsCutIntoParts(call.kind) && call.elements % group_.count != 0) {
-    return refuse("elements must be a multiple of the group's ", group_.count, " ranks");
-  }
-  const bool broadcast = call.kind == CollectiveKind::kBroadcast;
-  if (broadcast && !group_.Contains(call.root)) {
-    return refuse("the root must be one of ", DescribeRanks(group_));
-  }
-  if (call.elements == 0) return absl::OkStatus();
-  if (call.recv == nullptr) return refuse("recv is null");
-  const bool reads_send = !broadcast || call.root == rank;
-  if (reads_send && call.send == nullptr) return refuse("send is null");
-  return absl::OkStatus();
 }
 
 void SimulatedGroup::GrowRing() {
@@ -131,19 +65,9 @@ void SimulatedGroup::GrowRing() {
 absl::Status SimulatedGroup::Finish(int64_t position) {
   const absl::Span<const CollectiveCall> calls(&calls_[Slot(position) * group_.count],
                                                group_.count);
-  const CollectiveCall& first = calls[0];
-  for (int32_t member = 1; member < group_.count; ++member) {
-    if (Agree(first, calls[member])) continue;
-    const auto agree = std::count_if(calls.begin(), calls.end(),
-                                     [&](const auto& call) { return Agree(first, call); });
-    failure_ = absl::FailedPreconditionError(absl::StrCat(
-        "ranks disagree at position ", position, " of the group of ", DescribeRanks(group_),
-        ": rank ", group_.member(0).value, " called ", DescribeCall(first), ", rank ",
-        group_.member(member).value, " called ", DescribeCall(calls[member]), "; ", agree, " of ",
-        group_.count, " ranks called as rank ", group_.member(0).value));
-    return failure_;
-  }
-  const int32_t root = (first.root.value - group_.first) / group_.stride;
+  failure_ = CheckAgreement(group_, position, calls);
+  SHARDPROOF_RETURN_IF_ERROR(failure_);
+  const int32_t root = (calls[0].root.value - group_.first) / group_.stride;
   MoveBuffers(calls, root, inputs_);
   arrived_[Slot(position)] = 0;
   ++done_;
@@ -174,23 +98,13 @@ void SimulatedGroup::DescribePending(std::string& text) const {
   }
 }
 
-// Members that called the same share a phrase, so that one who called something else is seen.
 void SimulatedGroup::DescribePosition(int64_t position, std::string& text) const {
-  std::vector<std::pair<std::string, std::vector<Rank>>> callers;
+  std::vector<std::pair<Rank, CollectiveCall>> arrived;
   for (int32_t member = 0; member < group_.count; ++member) {
     if (started_[member] <= position) continue;
-    const std::string called = DescribeCall(call(position, member));
-    auto same = std::find_if(callers.begin(), callers.end(),
-                             [&](const auto& entry) { return entry.first == called; });
-    if (same == callers.end()) same = callers.insert(same, {called, {}});
-    same->second.push_back(group_.member(member));
+    arrived.emplace_back(group_.member(member), call(position, member));
   }
-  absl::StrAppend(&text, "group of ", DescribeRanks(group_), ", position ", position, ":");
-  for (const auto& [called, ranks] : callers) {
-    absl::StrAppend(&text, " ", DescribeRanks(ranks),
-                    ranks.size() == 1 ? " waits in " : " wait in ", called, ";");
-  }
-  absl::StrAppend(&text, " not arrived: ", DescribeRanks(NotArrived(position)), "\n");
+  absl::StrAppend(&text, DescribeArrivals(group_, position, arrived, NotArrived(position)), "\n");
 }
 
 }  // namespace shardproof

@@ -47,7 +47,6 @@ class SimulatedGroup {
 
  private:
   int64_t Slot(int64_t position) const { return position & (capacity_ - 1); }
-  absl::Status Validate(int32_t member, const CollectiveCall& call) const;
   void GrowRing();
   absl::Status Finish(int64_t position);
   void DescribePosition(int64_t position, std::string& text) const;
@@ -63,14 +62,6 @@ class SimulatedGroup {
   InputPointers inputs_;
   absl::Status failure_;
 };
-
-// "rank 7", "ranks 0, 2, 4", and from nine ranks on "ranks 0, 1, 2, 3, ..., 511 (512 ranks)".
-std::string DescribeRanks(absl::Span<const Rank> ranks);
-std::string DescribeRanks(const Group& group);
-
-// "all_reduce of 12 float32 (label 3)", "broadcast of 4 float32 from rank 2 (label 0)",
-// "barrier (label -1)".
-std::string DescribeCall(const CollectiveCall& call);
 
 }  // namespace shardproof
 

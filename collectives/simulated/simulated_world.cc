@@ -9,30 +9,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "collectives/collective_calls.h"
 #include "collectives/communicator.h"
 #include "collectives/simulated/simulated_group.h"
 #include "invariants/run_description/status_macros.h"
 #include "invariants/run_description/vocabulary.h"
 
 namespace shardproof {
-namespace {
-
-absl::Status ValidateMembership(WorldSize size, Rank rank, const Group& group) {
-  const int64_t last = group.first + (int64_t{group.count} - 1) * group.stride;
-  if (group.first < 0 || group.stride < 1 || group.count < 1 || last >= size.value) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group (first ", group.first, ", stride ", group.stride, ", count ", group.count,
-        ") is not a group of a world of ", size.value,
-        " ranks: first >= 0, stride >= 1, count >= 1 and the last rank < ", size.value));
-  }
-  if (!group.Contains(rank)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank.value, " is not one of ", DescribeRanks(group)));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 struct SimulatedWorld::GroupEntry {
   explicit GroupEntry(SimulatedWorld* world, Group group) : meeting_point(group) {
@@ -55,6 +38,12 @@ absl::StatusOr<std::unique_ptr<SimulatedWorld>> SimulatedWorld::Create(WorldSize
         absl::StrCat("a world of ", size.value, " ranks: there must be at least one"));
   }
   return std::unique_ptr<SimulatedWorld>(new SimulatedWorld(size));
+}
+
+std::vector<Rank> SimulatedWorld::local_ranks() const {
+  std::vector<Rank> ranks;
+  for (int32_t rank = 0; rank < size_.value; ++rank) ranks.push_back(Rank{rank});
+  return ranks;
 }
 
 absl::StatusOr<Communicator*> SimulatedWorld::communicator(Rank rank, Group group) {

@@ -43,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "collectives/world.h"
 #include "invariants/run_description/vocabulary.h"
 
 namespace shardproof {
@@ -60,25 +61,29 @@ class Waiter {
   virtual absl::Status Block(SimulatedCommunicator& communicator, CollectiveHandle handle) = 0;
 };
 
-class SimulatedWorld {
+class SimulatedWorld final : public World {
  public:
   // InvalidArgument for a size < 1.
   static absl::StatusOr<std::unique_ptr<SimulatedWorld>> Create(WorldSize size);
-  ~SimulatedWorld();
+  ~SimulatedWorld() override;
   SimulatedWorld(const SimulatedWorld&) = delete;
   SimulatedWorld& operator=(const SimulatedWorld&) = delete;
 
-  WorldSize size() const { return size_; }
+  WorldSize size() const override { return size_; }
+  std::vector<Rank> local_ranks() const override;  // all
 
   // The end of `group` that belongs to `rank`. The world owns it; equal arguments give the
   // same pointer, equal groups share one order of calls. Looks the group up: ask once, not
   // per call. InvalidArgument for a group that leaves the world or a rank outside the group.
-  absl::StatusOr<Communicator*> communicator(Rank rank, Group group);
+  absl::StatusOr<Communicator*> communicator(Rank rank, Group group) override;
 
   // One line per collective that was started by some members and not by all: which ranks wait
   // in it, what they called, and who has not arrived. Also the disagreement of a group that
   // has one. "nothing is pending" if so. For messages about deadlocks.
-  std::string DescribePending() const;
+  std::string DescribePending() const override;
+
+  // Zero: there is nobody elsewhere.
+  absl::Duration patience() const override { return absl::ZeroDuration(); }
 
   // For RunRanks. While a waiter is set, Wait calls it.
   void set_waiter(std::shared_ptr<Waiter> waiter) { waiter_ = std::move(waiter); }

@@ -31,14 +31,14 @@ T Value(int32_t member, int64_t index) {
 }
 
 // A world and its members' communicators of one group.
-struct World {
-  explicit World(int32_t size, Group members) : group(members) {
+struct TestWorld {
+  explicit TestWorld(int32_t size, Group members) : group(members) {
     world = *SimulatedWorld::Create(WorldSize{size});
     for (int32_t member = 0; member < group.count; ++member) {
       communicators.push_back(*world->communicator(group.member(member), group));
     }
   }
-  explicit World(int32_t size) : World(size, Group{0, 1, size}) {}
+  explicit TestWorld(int32_t size) : TestWorld(size, Group{0, 1, size}) {}
 
   Communicator& operator[](int32_t member) { return *communicators[member]; }
 
@@ -66,7 +66,7 @@ CollectiveCall Barrier(int32_t label = -1) {
 // One collective with every member's buffers: send and receive in one allocation, or apart.
 template <typename T>
 struct Exchange {
-  Exchange(World& world, CollectiveKind kind, int64_t elements, bool in_place, int32_t root = 0)
+  Exchange(TestWorld& world, CollectiveKind kind, int64_t elements, bool in_place, int32_t root = 0)
       : world(world), kind(kind), elements(elements), in_place(in_place), root(root) {
     const int64_t part = elements / world.group.count;
     sends.resize(world.group.count);
@@ -114,7 +114,7 @@ struct Exchange {
     return sum;
   }
 
-  World& world;
+  TestWorld& world;
   CollectiveKind kind;
   int64_t elements;
   bool in_place;
@@ -123,7 +123,7 @@ struct Exchange {
 };
 
 template <typename T>
-void ExpectAllReduce(World& world, int64_t elements, bool in_place) {
+void ExpectAllReduce(TestWorld& world, int64_t elements, bool in_place) {
   Exchange<T> exchange(world, CollectiveKind::kAllReduce, elements, in_place);
   exchange.Run();
   std::vector<T> expected(elements);
@@ -134,7 +134,7 @@ void ExpectAllReduce(World& world, int64_t elements, bool in_place) {
 }
 
 template <typename T>
-void ExpectAllGather(World& world, int64_t part, bool in_place) {
+void ExpectAllGather(TestWorld& world, int64_t part, bool in_place) {
   const int32_t members = world.group.count;
   Exchange<T> exchange(world, CollectiveKind::kAllGather, part * members, in_place);
   exchange.Run();
@@ -148,7 +148,7 @@ void ExpectAllGather(World& world, int64_t part, bool in_place) {
 }
 
 template <typename T>
-void ExpectReduceScatter(World& world, int64_t part, bool in_place) {
+void ExpectReduceScatter(TestWorld& world, int64_t part, bool in_place) {
   const int32_t members = world.group.count;
   Exchange<T> exchange(world, CollectiveKind::kReduceScatter, part * members, in_place);
   exchange.Run();
@@ -160,7 +160,7 @@ void ExpectReduceScatter(World& world, int64_t part, bool in_place) {
 }
 
 template <typename T>
-void ExpectBroadcast(World& world, int64_t elements, bool in_place) {
+void ExpectBroadcast(TestWorld& world, int64_t elements, bool in_place) {
   for (int32_t root = 0; root < world.group.count; ++root) {
     Exchange<T> exchange(world, CollectiveKind::kBroadcast, elements, in_place, root);
     exchange.Run();
@@ -175,34 +175,35 @@ void ExpectBroadcast(World& world, int64_t elements, bool in_place) {
 // Groups: the whole world, and as many ranks with a gap between them.
 class EveryShape : public testing::TestWithParam<std::tuple<int32_t, int64_t, bool, bool>> {
  protected:
-  World MakeWorld() const {
+  TestWorld MakeWorld() const {
     const int32_t ranks = std::get<0>(GetParam());
-    return std::get<3>(GetParam()) ? World(3 * ranks + 2, Group{2, 3, ranks}) : World(ranks);
+    return std::get<3>(GetParam()) ? TestWorld(3 * ranks + 2, Group{2, 3, ranks})
+                                   : TestWorld(ranks);
   }
   int64_t count() const { return std::get<1>(GetParam()); }
   bool in_place() const { return std::get<2>(GetParam()); }
 };
 
 TEST_P(EveryShape, AllReduceGivesEveryMemberTheSum) {
-  World world = MakeWorld();
+  TestWorld world = MakeWorld();
   ExpectAllReduce<float>(world, count(), in_place());
   ExpectAllReduce<double>(world, count(), in_place());
 }
 
 TEST_P(EveryShape, AllGatherGivesEveryMemberAllPartsInOrder) {
-  World world = MakeWorld();
+  TestWorld world = MakeWorld();
   ExpectAllGather<float>(world, count(), in_place());
   ExpectAllGather<double>(world, count(), in_place());
 }
 
 TEST_P(EveryShape, ReduceScatterGivesEachMemberItsPartOfTheSum) {
-  World world = MakeWorld();
+  TestWorld world = MakeWorld();
   ExpectReduceScatter<float>(world, count(), in_place());
   ExpectReduceScatter<double>(world, count(), in_place());
 }
 
 TEST_P(EveryShape, BroadcastGivesEveryMemberTheRootsBuffer) {
-  World world = MakeWorld();
+  TestWorld world = MakeWorld();
   ExpectBroadcast<float>(world, count(), in_place());
   ExpectBroadcast<double>(world, count(), in_place());
 }
@@ -219,7 +220,7 @@ TEST(SimulatedWorld, AddsInRankOrder) {
   const float values[] = {1e8f, 1, -1e8f, 1};
   std::vector<int32_t> arrival = {0, 1, 2, 3};
   do {
-    World world(4);
+    TestWorld world(4);
     float sums[4] = {};
     for (const int32_t member : arrival) {
       ASSERT_TRUE(world[member]
@@ -233,7 +234,7 @@ TEST(SimulatedWorld, AddsInRankOrder) {
 }
 
 TEST(SimulatedWorld, ReduceScatterAddsInRankOrder) {
-  World world(4);
+  TestWorld world(4);
   const float sends[4][4] = {
       {1e8f, 1, -1e8f, 1}, {1, 1e8f, 1, 1}, {-1e8f, -1e8f, 1, 1e8f}, {1, 1, 1e8f, -1e8f}};
   const float expected[4] = {((1e8f + 1) - 1e8f) + 1, ((1 + 1e8f) - 1e8f) + 1,
@@ -249,7 +250,7 @@ TEST(SimulatedWorld, ReduceScatterAddsInRankOrder) {
 }
 
 TEST(SimulatedWorld, OnlyTheRootsSendBufferIsReadInABroadcast) {
-  World world(2);
+  TestWorld world(2);
   float value = 7, received = 0;
   CollectiveCall call = Call(CollectiveKind::kBroadcast, Dtype::kFloat32, 1, nullptr, &received);
   call.root = Rank{1};
@@ -261,7 +262,7 @@ TEST(SimulatedWorld, OnlyTheRootsSendBufferIsReadInABroadcast) {
 
 TEST(SimulatedWorld, MatchesCallsByTheirOrderHoweverFarOneRankRunsAhead) {
   constexpr int32_t kCalls = 1000;
-  World world(3);
+  TestWorld world(3);
   std::vector<std::vector<float>> sums(3, std::vector<float>(kCalls));
   std::vector<CollectiveHandle> handles;
   for (const int32_t member : {1, 2, 0}) {
@@ -284,7 +285,7 @@ TEST(SimulatedWorld, MatchesCallsByTheirOrderHoweverFarOneRankRunsAhead) {
 }
 
 TEST(SimulatedWorld, GoesOnWhenPositionsReuseTheirMemory) {
-  World world(2);
+  TestWorld world(2);
   CollectiveHandle ahead = *world[0].Start(Barrier());
   for (int32_t i = 0; i < 200; ++i) {
     const CollectiveHandle next = *world[0].Start(Barrier());
@@ -297,7 +298,7 @@ TEST(SimulatedWorld, GoesOnWhenPositionsReuseTheirMemory) {
 }
 
 TEST(SimulatedWorld, GroupsHaveTheirOwnOrders) {
-  World world(4);
+  TestWorld world(4);
   Communicator& even0 = **world.world->communicator(Rank{0}, Group{0, 2, 2});
   Communicator& even2 = **world.world->communicator(Rank{2}, Group{0, 2, 2});
   const CollectiveHandle all = *world[0].Start(Barrier());
@@ -307,7 +308,7 @@ TEST(SimulatedWorld, GroupsHaveTheirOwnOrders) {
 }
 
 TEST(SimulatedWorld, EqualArgumentsGiveTheSameCommunicator) {
-  World world(4);
+  TestWorld world(4);
   EXPECT_EQ(*world.world->communicator(Rank{2}, Group{0, 1, 4}), &world[2]);
   EXPECT_NE(*world.world->communicator(Rank{2}, Group{0, 2, 2}), &world[2]);
   EXPECT_EQ(world[2].rank(), Rank{2});
@@ -315,7 +316,7 @@ TEST(SimulatedWorld, EqualArgumentsGiveTheSameCommunicator) {
 }
 
 TEST(SimulatedWorld, AGroupOfOneRankIsDoneAtOnce) {
-  World world(4, Group{3, 1, 1});
+  TestWorld world(4, Group{3, 1, 1});
   double value = 5, sum = 0;
   const auto handle =
       world[0].Start(Call(CollectiveKind::kAllReduce, Dtype::kFloat64, 1, &value, &sum));
@@ -326,7 +327,7 @@ TEST(SimulatedWorld, AGroupOfOneRankIsDoneAtOnce) {
 TEST(SimulatedWorld, RefusesGroupsOutsideTheWorld) {
   EXPECT_EQ(SimulatedWorld::Create(WorldSize{0}).status().code(),
             absl::StatusCode::kInvalidArgument);
-  World world(4);
+  TestWorld world(4);
   for (const Group group : {Group{-1, 1, 2}, Group{0, 0, 1}, Group{0, 1, 0}, Group{0, 1, 5},
                             Group{1, 2, 3}, Group{0, 2000000000, 2000000000}}) {
     const absl::Status status = world.world->communicator(Rank{0}, group).status();
@@ -338,7 +339,7 @@ TEST(SimulatedWorld, RefusesGroupsOutsideTheWorld) {
 }
 
 TEST(SimulatedWorld, RefusesCallsThatNoMemberCouldMean) {
-  World world(2);
+  TestWorld world(2);
   float buffer[4] = {};
   const auto refusal = [&](CollectiveKind kind, Dtype dtype, int64_t elements, const void* send,
                            void* recv, int32_t root = 0) {
@@ -367,7 +368,7 @@ TEST(SimulatedWorld, RefusesCallsThatNoMemberCouldMean) {
 }
 
 TEST(SimulatedWorld, RefusesHandlesItNeverGave) {
-  World world(2);
+  TestWorld world(2);
   EXPECT_EQ(world[0].Poll(CollectiveHandle{}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(world[0].Poll(CollectiveHandle{0}).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(world[1].Start(Barrier()).ok());
@@ -376,7 +377,7 @@ TEST(SimulatedWorld, RefusesHandlesItNeverGave) {
 }
 
 TEST(SimulatedWorld, WaitNamesTheRanksThatHaveNotArrivedAtOnce) {
-  World world(4);
+  TestWorld world(4);
   const CollectiveHandle handle = *world[2].Start(Barrier(5));
   ASSERT_TRUE(world[1].Start(Barrier(6)).ok());
   const absl::Status status = world[2].Wait(handle, absl::InfiniteDuration());
@@ -390,7 +391,7 @@ TEST(SimulatedWorld, WaitNamesTheRanksThatHaveNotArrivedAtOnce) {
 }
 
 TEST(SimulatedWorld, DescribesWhoWaitsAndWhoHasNotArrived) {
-  World world(4);
+  TestWorld world(4);
   EXPECT_EQ(world.world->DescribePending(), "nothing is pending");
   float buffers[4][4] = {};
   const auto call = [&](int32_t member, CollectiveKind kind, int32_t label) {
@@ -408,7 +409,7 @@ TEST(SimulatedWorld, DescribesWhoWaitsAndWhoHasNotArrived) {
 }
 
 TEST(SimulatedWorld, NamesALargeGroupShortly) {
-  World world(512);
+  TestWorld world(512);
   ASSERT_TRUE(world[7].Start(Barrier()).ok());
   EXPECT_THAT(world.world->DescribePending(),
               AllOf(HasSubstr("group of ranks 0, 1, 2, 3, ..., 511 (512 ranks)"),
@@ -417,7 +418,7 @@ TEST(SimulatedWorld, NamesALargeGroupShortly) {
 
 // Members 0 and 2 call `usual`, member 1 calls `other`. Returns what the last to arrive gets.
 std::string Disagreement(CollectiveCall usual, CollectiveCall other) {
-  World world(3);
+  TestWorld world(3);
   std::vector<CollectiveHandle> handles;
   for (const int32_t member : {0, 1, 2}) {
     handles.push_back(*world[member].Start(Barrier()));
@@ -477,7 +478,7 @@ TEST(SimulatedWorld, NamesRanksThatDisagreeAboutTheRoot) {
 }
 
 TEST(SimulatedWorld, DoesNotCompareLabelsNorWhatAKindDoesNotUse) {
-  World world(2);
+  TestWorld world(2);
   float a[2] = {1, 1}, b[2] = {2, 2};
   CollectiveCall call = Call(CollectiveKind::kAllReduce, Dtype::kFloat32, 2, a, a, 1);
   ASSERT_TRUE(world[0].Start(call).ok());
@@ -505,8 +506,14 @@ class SendsZeros : public ForwardingCommunicator {
   std::vector<float> zeros_;
 };
 
+TEST(SimulatedWorld, HasAllRanksHereAndNobodyElsewhereToWaitFor) {
+  const auto world = *SimulatedWorld::Create(WorldSize{3});
+  EXPECT_THAT(world->local_ranks(), testing::ElementsAre(Rank{0}, Rank{1}, Rank{2}));
+  EXPECT_EQ(world->patience(), absl::ZeroDuration());
+}
+
 TEST(SimulatedWorld, ADecoratorOverridesOneFunction) {
-  World world(2);
+  TestWorld world(2);
   SendsZeros faulty(&world[1]);
   const float values[2] = {3, 4};
   float sums[2] = {};
