@@ -3,18 +3,24 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "collectives/ledger.h"
 #include "collectives/simulated/simulated_world.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/host_stages.h"
+#include "trainer/engines/parameter_versions.h"
 #include "trainer/engines/plan_bounds.h"
 #include "trainer/engines/plan_observer.h"
 #include "trainer/engines/rank_memory.h"
 #include "trainer/engines/stage_runner.h"
+#include "trainer/engines/step_report.h"
 #include "trainer/model/model_compute.h"
 #include "trainer/optimizer/optimizer.h"
 #include "trainer/plan/planner.h"
@@ -45,19 +51,18 @@ struct GroupEnd {
   Group group;
   std::unique_ptr<Communicator> decorated;  // may be null
   std::unique_ptr<Communicator> recorded;
-  std::vector<int32_t> sent_versions = {};  // by this rank's calls of the step in the group
 };
 
 struct RankRuntime {
   Program program;
   RankMemory memory;
+  ParameterVersions versions;
   std::vector<GroupEnd> groups = {};
   StreamCursor streams[kStreams] = {};
   std::vector<bool> done = {};                 // by operation, this step
   std::vector<int64_t> updates = {};           // by tensor: updates so far
   int32_t calls = 0;                           // collectives started in this step
   std::vector<int32_t> collective_of_op = {};  // by operation: its place among them
-  std::vector<int32_t> place_in_group = {};    // by operation: its place in its group's calls
   double loss_sum = 0;
   ClipObservation clip = {};
 };
@@ -77,16 +82,6 @@ class ScheduleRandom {
   uint64_t state_;
 };
 
-bool HoldsParameters(const BufferSpec& spec) {
-  return spec.role == BufferRole::kParameter || spec.role == BufferRole::kUnshardedParameter;
-}
-
-bool ComputesLoss(const StepPlan& plan) {
-  return std::any_of(plan.ops.begin(), plan.ops.end(), [](const Op& op) {
-    return op.kind == OpKind::kBackward || op.kind == OpKind::kLoss;
-  });
-}
-
 // Whether both plans fit one RankMemory, which is made once and for the first of them.
 bool SameMemory(const StepPlan& a, const StepPlan& b) {
   return std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
@@ -97,33 +92,30 @@ bool SameMemory(const StepPlan& a, const StepPlan& b) {
 
 class CpuEngine : public CpuExecutor {
  public:
+  // `world` null: one of the engine's own, with all ranks.
   static absl::StatusOr<std::unique_ptr<CpuExecutor>> Create(const RunDescription& run,
                                                              EngineParts parts,
-                                                             const MemoryBudget& budget) {
+                                                             const MemoryBudget& budget,
+                                                             World* world) {
     auto engine = std::unique_ptr<CpuEngine>(new CpuEngine(run, std::move(parts)));
     SHARDPROOF_ASSIGN_OR_RETURN(engine->compute_, MakeModelCompute(run));
+    engine->arithmetic_ = std::make_unique<HostStages>(run, *engine->compute_);
     engine->stages_ =
-        std::make_unique<StageRunner>(run, engine->parts_.placement, *engine->compute_);
-    SHARDPROOF_ASSIGN_OR_RETURN(engine->world_, SimulatedWorld::Create(run.sharding.world_size));
-    const int32_t ranks = run.sharding.world_size.value;
+        std::make_unique<StageRunner>(run, engine->parts_.placement, *engine->arithmetic_);
+    SHARDPROOF_RETURN_IF_ERROR(engine->EnterWorld(world));
     std::vector<StepPlan> plans;
     double bytes = static_cast<double>(budget.others_bytes);  // may be beyond int64
-    for (int32_t rank = 0; rank < ranks; ++rank) {
-      plans.push_back(engine->PlanOf(Rank{rank}, /*step=*/0));
+    for (const Rank rank : engine->world_->local_ranks()) {
+      plans.push_back(engine->PlanOf(rank, /*step=*/0));
       bytes += RankMemory::Bytes(plans.back());
       if (bytes > static_cast<double>(budget.limit_bytes)) return engine->TooLarge(budget);
     }
     engine->ranks_.reserve(plans.size());
     for (StepPlan& plan : plans) {
-      RankMemory memory(plan, engine->parts_.placement);
+      RankMemory memory(plan);
       if (!memory.ok()) return engine->TooLarge(budget);
-      const Rank rank = plan.rank;
       SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run, engine->parts_.placement, plan));
-      engine->observation_.events.push_back(EventsOfPlan(plan, {rank.value, 1, 1}));
-      engine->ranks_.push_back({Program(std::move(plan)), std::move(memory)});
-      engine->ranks_.back().updates.assign(run.model.tensors.size(), 0);
-      engine->InitializeState(engine->ranks_.back());
-      engine->observation_.states.push_back(engine->StateOf(engine->ranks_.back(), rank));
+      engine->AddRank(std::move(plan), std::move(memory));
     }
     return engine;
   }
@@ -141,9 +133,40 @@ class CpuEngine : public CpuExecutor {
     return ExecutePlans(step, trains);
   }
 
-  RankMemory& memory(Rank rank) override { return ranks_[rank.value].memory; }
+  RankMemory& memory(Rank rank) override {
+    return std::find_if(ranks_.begin(), ranks_.end(),
+                        [&](const RankRuntime& local) { return local.program.plan.rank == rank; })
+        ->memory;
+  }
 
  private:
+  absl::Status EnterWorld(World* world) {
+    if (world == nullptr) {
+      SHARDPROOF_ASSIGN_OR_RETURN(own_world_, SimulatedWorld::Create(run_.sharding.world_size));
+      world = own_world_.get();
+    }
+    if (world->size().value != run_.sharding.world_size.value) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the run has ", run_.sharding.world_size.value, " ranks and the world it is to run in ",
+          world->size().value, "; accepted is a run of as many"));
+    }
+    world_ = world;
+    versions_.assign(static_cast<size_t>(world->size().value), nullptr);
+    return absl::OkStatus();
+  }
+
+  void AddRank(StepPlan plan, RankMemory memory) {
+    const Rank rank = plan.rank;
+    ParameterVersions versions(plan, parts_.placement);
+    observation_.events.push_back(EventsOfPlan(plan, {rank.value, 1, 1}));
+    ranks_.push_back({Program(std::move(plan)), std::move(memory), std::move(versions)});
+    RankRuntime& added = ranks_.back();
+    versions_[rank.value] = &added.versions;
+    added.updates.assign(run_.model.tensors.size(), 0);
+    InitializeState(added);
+    observation_.states.push_back(StateOf(added, rank));
+  }
+
   absl::StatusOr<const StepObservation*> ExecutePlans(int64_t data_step, bool trains) {
     ledger_.Clear();
     data_step_ = data_step;
@@ -169,25 +192,26 @@ class CpuEngine : public CpuExecutor {
   }
 
   absl::Status TooLarge(const MemoryBudget& budget) const {
+    const std::vector<Rank> local = world_->local_ranks();
     double bytes = 0;
-    for (int32_t rank = 0; rank < run_.sharding.world_size.value; ++rank) {
-      bytes += RankMemory::Bytes(PlanOf(Rank{rank}, /*step=*/0));
-    }
+    for (const Rank rank : local) bytes += RankMemory::Bytes(PlanOf(rank, /*step=*/0));
+    const int32_t ranks = run_.sharding.world_size.value;
+    const bool all = static_cast<int32_t>(local.size()) == ranks;
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "the cpu engine needs %.0f bytes for %s on %d ranks, beside %d for others, and may use %d "
-        "in all: use the accounting engine, fewer ranks or a smaller model",
-        bytes, ModeRowName(run_.sharding), run_.sharding.world_size.value, budget.others_bytes,
-        budget.limit_bytes));
+        "the cpu engine needs %.0f bytes for %s on %s%d ranks, beside %d for others, and may use "
+        "%d in all: use the accounting engine, fewer ranks or a smaller model",
+        bytes, ModeRowName(run_.sharding), all ? "" : absl::StrCat(local.size(), " of "), ranks,
+        budget.others_bytes, budget.limit_bytes));
   }
 
   // The plans of this step, over the same buffers.
   absl::Status PlanAgain(const PlanSource& plans, int64_t step) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const Rank id = {static_cast<int32_t>(rank)};
+      const Rank id = ranks_[rank].program.plan.rank;
       StepPlan plan = plans(run_, parts_.placement, id, step);
       if (!SameMemory(plan, ranks_[rank].program.plan)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "the plan of rank ", rank, " has other buffers in step ", step,
+            "the plan of rank ", id.value, " has other buffers in step ", step,
             " than before; accepted: the same number, each of the same dtype and elements"));
       }
       SHARDPROOF_RETURN_IF_ERROR(CheckPlan(run_, parts_.placement, plan));
@@ -201,77 +225,30 @@ class CpuEngine : public CpuExecutor {
   // than it keeps; moments and counters start at zero, padding as poison.
   void InitializeState(RankRuntime& rank) {
     for (int32_t buffer : rank.program.plan.live_before) rank.memory.Allocate(buffer);
-    for (StateClass state : kStateClasses) {
-      // Gradients get their first values from backward.
-      if (state == StateClass::kReducedGradient) continue;
-      ForEachStateSegment(
-          parts_.placement, rank.program.plan.homes, rank.program.plan.rank, state,
-          [&](int32_t buffer, int64_t offset, const Segment& segment) {
-            float* values = rank.memory.data(buffer) + offset;
-            if (segment.tensor < 0) {
-              rank.memory.Fill(buffer, {offset, segment.count}, Poison::kPadding);
-            } else if (state == StateClass::kParameter) {
-              FillInitialValues(run_, segment.tensor, {segment.first, segment.count}, values);
-            } else {
-              std::fill(values, values + segment.count, 0.0f);
-            }
-          });
-    }
+    FillInitialState(run_, parts_.placement, rank.program.plan,
+                     [&](int32_t buffer) { return rank.memory.data(buffer); });
   }
 
   RankState StateOf(RankRuntime& rank, Rank id) {
-    RankState state;
-    state.ranks = {id.value, 1, 1};
-    state.bytes = bytes_[id.value];
-    std::vector<bool> has_state(run_.model.tensors.size(), false);
-    for (StateClass cls : kStateClasses) {
-      ForEachStateSegment(parts_.placement, rank.program.plan.homes, id, cls,
-                          [&](int32_t buffer, int64_t offset, const Segment& segment) {
-                            state.segments.push_back({cls,
-                                                      segment.tensor,
-                                                      {segment.first, segment.count},
-                                                      buffer,
-                                                      offset,
-                                                      rank.memory.data(buffer) + offset});
-                          });
-    }
-    ForEachOwnTensor(id, [&](int32_t tensor) {
-      if (!has_state[tensor]) state.steps.push_back({tensor, 0});
-      has_state[tensor] = true;
-    });
-    return state;
-  }
-
-  // Calls fn(tensor) for every run of elements whose updates are this rank's.
-  template <typename Fn>
-  void ForEachOwnTensor(Rank rank, Fn fn) const {
-    const Placement& placement = parts_.placement;
-    for (size_t index = 0; index < placement.sets.size(); ++index) {
-      const TensorSet& set = placement.sets[index];
-      if (set.owner >= 0 && set.owner != rank.value) continue;
-      for (const Segment& segment : set.layout.shard(ShardOf(set, rank))) {
-        if (segment.tensor < 0) continue;
-        if (placement.moment_set[segment.tensor] == static_cast<int32_t>(index)) fn(segment.tensor);
-      }
-    }
+    return StateOfRank(run_, parts_.placement, rank.program.plan.homes, id, bytes_[id.value],
+                       [&](int32_t buffer) { return rank.memory.data(buffer); });
   }
 
   void BeginStep(RankRuntime& rank, RankEvents& events) {
     for (StreamCursor& stream : rank.streams) stream = {};
     rank.done.assign(rank.program.plan.ops.size(), false);
-    for (GroupEnd& end : rank.groups) end.sent_versions.clear();
+    rank.versions.BeginStep(rank.program.plan, events);
     rank.calls = 0;
     rank.collective_of_op.assign(rank.program.plan.ops.size(), -1);
-    rank.place_in_group.assign(rank.program.plan.ops.size(), -1);
     rank.loss_sum = 0;
     rank.clip = {};
-    for (Access& access : events.accesses) access.version = -1;
   }
 
   absl::Status RunSchedule() {
     const uint32_t cursors = static_cast<uint32_t>(ranks_.size()) * kStreams;
     int64_t left = 0;
     for (RankRuntime& rank : ranks_) left += static_cast<int64_t>(rank.done.size());
+    idle_ = {};
     while (left > 0) {
       const uint32_t start = random_.Below(cursors);
       bool advanced = false;
@@ -284,7 +261,11 @@ class CpuEngine : public CpuExecutor {
         advanced = progress > 0;
         left -= progress == 2;
       }
-      if (!advanced) return Stuck();
+      if (advanced) {
+        idle_.rounds = 0;
+      } else {
+        SHARDPROOF_RETURN_IF_ERROR(WaitForOthers());
+      }
     }
     return absl::OkStatus();
   }
@@ -300,7 +281,10 @@ class CpuEngine : public CpuExecutor {
       for (int32_t wait : current.plan.WaitsOf(op)) {
         if (!rank.done[wait]) return 0;
       }
-      Touch(rank, current.plan, op, events, /*before=*/true);
+      for (const PlanAccess& access : current.plan.AccessesOf(op)) {
+        if (access.kind == AccessKind::kAllocate) rank.memory.Allocate(access.buffer);
+      }
+      rank.versions.BeforeOp(current.plan, op, events);
       if (op.kind == OpKind::kCollective) {
         SHARDPROOF_RETURN_IF_ERROR(StartCollective(rank, op, index, cursor));
         return 1;
@@ -311,40 +295,15 @@ class CpuEngine : public CpuExecutor {
       SHARDPROOF_ASSIGN_OR_RETURN(const bool arrived, end->recorded->Poll(cursor.in_flight));
       if (!arrived) return 0;
       cursor.in_flight = {};
-      ReceiveVersions(rank, op, index);
+      rank.versions.Receive(op, index, versions_);
     }
-    Touch(rank, current.plan, op, events, /*before=*/false);
+    rank.versions.AfterOp(current.plan, op, events);
+    for (const PlanAccess& access : current.plan.AccessesOf(op)) {
+      if (access.kind == AccessKind::kFree) rank.memory.Free(access.buffer);
+    }
     rank.done[index] = true;
     ++cursor.next;
     return 2;
-  }
-
-  // Before: memory of allocations, versions that reads meet. After: versions that writes
-  // leave, poison of what is freed.
-  void Touch(RankRuntime& rank, const StepPlan& plan, const Op& op, RankEvents& events,
-             bool before) {
-    for (int32_t i = op.first_access; i < op.first_access + op.access_count; ++i) {
-      Access& access = events.accesses[i];
-      const bool versioned = HoldsParameters(plan.buffers[access.buffer]);
-      switch (access.kind) {
-        case AccessKind::kAllocate:
-          if (before) rank.memory.Allocate(access.buffer);
-          break;
-        case AccessKind::kRead:
-          if (before && versioned) {
-            access.version = rank.memory.Version(access.buffer, access.range);
-          }
-          break;
-        case AccessKind::kWrite:
-          if (!before && versioned) {
-            access.version = rank.memory.Version(access.buffer, access.range);
-          }
-          break;
-        case AccessKind::kFree:
-          if (!before) rank.memory.Free(access.buffer);
-          break;
-      }
-    }
   }
 
   // This rank's end of a group, made when it first talks in it.
@@ -373,45 +332,19 @@ class CpuEngine : public CpuExecutor {
     call.label = op.unit >= 0 ? op.unit : op.bucket;
     SHARDPROOF_ASSIGN_OR_RETURN(GroupEnd* const end, EndOf(rank, op.group));
     rank.collective_of_op[index] = rank.calls++;
-    rank.place_in_group[index] = static_cast<int32_t>(end->sent_versions.size());
-    end->sent_versions.push_back(rank.memory.Version(op.send.buffer, op.send.range));
+    rank.versions.Send(op, index);
     SHARDPROOF_ASSIGN_OR_RETURN(cursor.in_flight, end->recorded->Start(call));
     return absl::OkStatus();
-  }
-
-  // The version with which a member sent its `place`th call of the group; -1: it made none.
-  int32_t SentVersion(Rank member, Group group, int32_t place) const {
-    for (const GroupEnd& end : ranks_[member.value].groups) {
-      if (!(end.group == group)) continue;
-      const size_t at = static_cast<size_t>(place);
-      return at < end.sent_versions.size() ? end.sent_versions[at] : -1;
-    }
-    return -1;
-  }
-
-  // What arrives carries the version that its sender had when it sent.
-  void ReceiveVersions(RankRuntime& rank, const Op& op, int32_t index) {
-    const int32_t place = rank.place_in_group[index];
-    if (op.collective == CollectiveKind::kAllGather) {
-      const int64_t shard = op.elements / op.group.count;
-      for (int32_t member = 0; member < op.group.count; ++member) {
-        rank.memory.SetVersion(op.recv.buffer, {op.recv.range.first + member * shard, shard},
-                               SentVersion(op.group.member(member), op.group, place));
-      }
-    } else if (op.collective == CollectiveKind::kBroadcast) {
-      rank.memory.SetVersion(op.recv.buffer, op.recv.range,
-                             SentVersion(Rank{op.root}, op.group, place));
-    }
   }
 
   void RunLocal(RankRuntime& rank, const StepPlan& plan, const Op& op) {
     const MicroBatch micro_batch = {data_step_, plan.rank, op.micro_batch};
     switch (op.kind) {
       case OpKind::kForward:
-        stages_->Forward(plan, op, micro_batch, rank.memory);
+        stages_->Forward(plan, op, micro_batch, rank.memory.buffers());
         break;
       case OpKind::kBackward:
-        rank.loss_sum += stages_->Backward(plan, op, micro_batch, rank.memory);
+        rank.loss_sum += stages_->Backward(plan, op, micro_batch, rank.memory.buffers());
         break;
       case OpKind::kScale:
         ScaleValues(rank, op, op.scale);
@@ -433,11 +366,10 @@ class CpuEngine : public CpuExecutor {
         break;
       case OpKind::kCopy:
         std::copy_n(rank.memory.data(op.send), op.recv.range.count, rank.memory.data(op.recv));
-        rank.memory.SetVersion(op.recv.buffer, op.recv.range,
-                               rank.memory.Version(op.send.buffer, op.send.range));
+        rank.versions.Copy(op);
         break;
       case OpKind::kLoss:
-        rank.loss_sum += stages_->Loss(plan, micro_batch, rank.memory);
+        rank.loss_sum += stages_->Loss(plan, micro_batch, rank.memory.buffers());
         break;
       case OpKind::kOptimizerUpdate:
         Update(rank, plan, op);
@@ -482,35 +414,9 @@ class CpuEngine : public CpuExecutor {
       ApplyUpdate(HyperParametersOf(run_.optimizer, update.hyper_parameters_of), counter,
                   update.count, range_data(update.gradient), range_data(update.parameter),
                   range_data(update.exp_avg), range_data(update.exp_avg_sq));
-      rank.memory.SetVersion(update.parameter.buffer, update.parameter.range,
-                             static_cast<int32_t>(step_) + 1);
     }
-    if (op.set < 0) {
-      AgeUnused(rank, plan);
-      return;
-    }
-    // A shard that is cut inside a part, or all padding, is up to date too, and so is one whose
-    // tensors nobody used.
-    const TensorSet& set = parts_.placement.sets[op.set];
-    const int64_t shard = set.layout.shard_elements;
-    const int64_t own = set.parameter == Keeps::kWhole ? ShardOf(set, plan.rank) * shard : 0;
-    rank.memory.SetVersion(plan.homes[op.set].parameter, {own, shard},
-                           static_cast<int32_t>(step_) + 1);
-  }
-
-  // An owner's tensors that nobody used in this step carry it all the same.
-  void AgeUnused(RankRuntime& rank, const StepPlan& plan) {
-    if (run_.usage.empty()) return;
-    for (size_t index = 0; index < parts_.placement.sets.size(); ++index) {
-      const TensorSet& set = parts_.placement.sets[index];
-      if (set.owner != plan.rank.value) continue;
-      for (const Segment& segment : set.layout.segments) {
-        if (segment.tensor < 0 || IsUsedInStep(run_, segment.tensor, data_step_)) continue;
-        rank.memory.SetVersion(plan.homes[index].parameter,
-                               {set.layout.offset(segment), segment.count},
-                               static_cast<int32_t>(step_) + 1);
-      }
-    }
+    rank.versions.Update(run_, parts_.placement, plan, op, data_step_,
+                         static_cast<int32_t>(step_) + 1);
   }
 
   void Conclude() {
@@ -519,7 +425,8 @@ class CpuEngine : public CpuExecutor {
     observation.losses.clear();
     observation.clips.clear();
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ShowCalls(ranks_[rank], Rank{static_cast<int32_t>(rank)}, observation.events[rank]);
+      ShowCalls(ledger_.entries(ranks_[rank].program.plan.rank), ranks_[rank].collective_of_op,
+                observation.events[rank]);
       // The loss is part of backward: where nothing is trainable, nobody computes it.
       if (ComputesLoss(ranks_[rank].program.plan)) {
         observation.losses.push_back(ranks_[rank].loss_sum /
@@ -532,22 +439,48 @@ class CpuEngine : public CpuExecutor {
     }
   }
 
-  // What a collective event shows is what the communicator was asked for, not what was planned.
-  void ShowCalls(const RankRuntime& rank, Rank id, RankEvents& events) {
-    const absl::Span<const LedgerEntry> calls = ledger_.entries(id);
-    for (size_t op = 0; op < events.events.size(); ++op) {
-      Event& event = events.events[op];
-      if (event.kind != EventKind::kCollective) continue;
-      const int32_t position = rank.collective_of_op[op];
-      event.completed = position >= 0 && static_cast<size_t>(position) < calls.size();
-      if (!event.completed) continue;
-      const LedgerEntry& call = calls[position];
-      event.collective = call.kind;
-      event.dtype = call.dtype;
-      event.elements = call.elements;
-      event.group = call.group;
-      if (call.kind == CollectiveKind::kBroadcast) event.root = call.root.value;
+  // No stream of any local rank can go on. Ranks elsewhere may end a collective in which one is.
+  absl::Status WaitForOthers() {
+    const absl::Duration patience = world_->patience();
+    if (patience == absl::ZeroDuration()) return Stuck();
+    const auto [rank, end, handle] = FirstInFlight();
+    if (end == nullptr) return Stuck();
+    if (idle_.rounds++ == 0) idle_.since = absl::Now();
+    if (absl::Now() - idle_.since < patience) {
+      // At first what is missing is a matter of microseconds; then others need the cores more.
+      constexpr int64_t kRoundsAtFullSpeed = 1000;
+      if (idle_.rounds < kRoundsAtFullSpeed) {
+        std::this_thread::yield();
+      } else {
+        absl::SleepFor(absl::Microseconds(50));
+      }
+      return absl::OkStatus();
     }
+    const absl::Status status = end->recorded->Wait(handle, absl::ZeroDuration());
+    if (status.ok()) return status;
+    return absl::Status(
+        status.code(),
+        absl::StrCat("rank ", rank.value, " in step ", step_, ", without progress for ",
+                     absl::FormatDuration(patience), ": ", status.message()));
+  }
+
+  struct InFlight {
+    Rank rank;
+    GroupEnd* end = nullptr;
+    CollectiveHandle handle;
+  };
+  InFlight FirstInFlight() {
+    for (RankRuntime& rank : ranks_) {
+      for (int stream = 0; stream < kStreams; ++stream) {
+        const StreamCursor& cursor = rank.streams[stream];
+        if (cursor.in_flight.id < 0) continue;
+        const StepPlan& plan = rank.program.plan;
+        const Op& op = plan.ops[rank.program.ops_of_stream[stream][cursor.next]];
+        const absl::StatusOr<GroupEnd*> end = EndOf(rank, op.group);
+        if (end.ok()) return {plan.rank, *end, cursor.in_flight};
+      }
+    }
+    return {};
   }
 
   // No stream of any rank can go on: says for each where it stands.
@@ -571,10 +504,18 @@ class CpuEngine : public CpuExecutor {
   const EngineParts parts_;
   const std::vector<StateBytes> bytes_;  // by rank
   std::unique_ptr<ModelCompute> compute_;
+  std::unique_ptr<HostStages> arithmetic_;
   std::unique_ptr<StageRunner> stages_;
-  std::unique_ptr<SimulatedWorld> world_;
+  std::unique_ptr<SimulatedWorld> own_world_;  // null: somebody else's is used
+  World* world_ = nullptr;
   Ledger ledger_;
-  std::vector<RankRuntime> ranks_;
+  std::vector<RankRuntime> ranks_;                  // the local ones, ascending; never resized
+  std::vector<const ParameterVersions*> versions_;  // by rank of the world; null: not local
+  // Rounds in which no local rank advanced, and since when; after progress, none.
+  struct Idle {
+    int64_t rounds = 0;
+    absl::Time since;
+  } idle_;
   ScheduleRandom random_;
   int64_t step_ = 0;       // training steps done
   int64_t data_step_ = 0;  // whose data the plans at hand are fed with
@@ -584,16 +525,16 @@ class CpuEngine : public CpuExecutor {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
-                                                      const MemoryBudget& budget) {
+                                                      const MemoryBudget& budget, World* world) {
   SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
-  return MakeCpuExecutor(run, std::move(parts), budget);
+  return CpuEngine::Create(run, std::move(parts), budget, world);
 }
 
 absl::StatusOr<std::unique_ptr<CpuExecutor>> MakeCpuExecutor(const RunDescription& run,
                                                              EngineParts parts,
                                                              const MemoryBudget& budget) {
   SHARDPROOF_RETURN_IF_ERROR(CanPlan(run));
-  return CpuEngine::Create(run, std::move(parts), budget);
+  return CpuEngine::Create(run, std::move(parts), budget, /*world=*/nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run,

@@ -10,7 +10,13 @@
 // 1 padding of persistent state, 2 allocated and never written, 3 freed. Each buffer has
 // memory of its own for the whole run, so that a read of freed memory meets its poison.
 //
-// Parameter versions: every access of parameters shows how many updates its values carry.
+// Parameter versions: every access of parameters shows how many updates its values carry, as far
+// as they come from ranks of this process.
+//
+// Ranks elsewhere: given a World of several processes, the engine executes its local ranks alone
+// and shows these alone, in ascending order. Where no local rank can go on while one is in a
+// collective, it polls until one can; after World::patience() without any progress the error is
+// that of the collective, which names the ranks that did not arrive.
 #ifndef TRAINER_ENGINES_CPU_ENGINE_H_
 #define TRAINER_ENGINES_CPU_ENGINE_H_
 
@@ -18,6 +24,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "collectives/world.h"
 #include "invariants/run_description/run_description.h"
 #include "trainer/engines/engine.h"
 #include "trainer/engines/engine_parts.h"
@@ -38,8 +45,12 @@ struct MemoryBudget {
 //
 // Plans may be edited into anything: an operation outside its buffers is InvalidArgument that
 // names rank and operation, one that can never run DeadlineExceeded.
+//
+// `world`: where the ranks meet, as large as the run's, and outlives the engine; null: all ranks
+// are here. The budget is that of the local ranks.
 absl::StatusOr<std::unique_ptr<Engine>> MakeCpuEngine(const RunDescription& run, EngineParts parts,
-                                                      const MemoryBudget& budget);
+                                                      const MemoryBudget& budget,
+                                                      World* world = nullptr);
 
 // The same, for who asks a trainer for more than its steps (live_trainer.h).
 class CpuExecutor : public Engine {
@@ -48,7 +59,7 @@ class CpuExecutor : public Engine {
   // it updates parameters, which then carry one update more. The rest as Step.
   virtual absl::StatusOr<const StepObservation*> Execute(const PlanSource& plans, int64_t step,
                                                          bool trains) = 0;
-  // What a rank holds, between plans.
+  // What a rank holds, between plans. All ranks are here.
   virtual RankMemory& memory(Rank rank) = 0;
 };
 absl::StatusOr<std::unique_ptr<CpuExecutor>> MakeCpuExecutor(const RunDescription& run,

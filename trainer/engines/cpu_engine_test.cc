@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "trainer/engines/parameter_versions.h"
 #include "trainer/engines/rank_memory.h"
 #include "trainer/plan/planner.h"
 #include "trainer/replicated/replicated_trainer.h"
@@ -470,7 +471,7 @@ struct TwoBuffers {
 
 TEST(RankMemory, PoisonsWhatWasNeverWrittenAndWhatWasFreed) {
   const TwoBuffers two;
-  RankMemory memory(two.plan, two.placement);
+  RankMemory memory(two.plan);
   memory.Allocate(1);
   EXPECT_EQ(BitsOf(memory.data(1), 6), std::vector<uint32_t>(6, 0x7fc20001u));
   std::fill_n(memory.data(1), 6, 1.0f);
@@ -483,18 +484,18 @@ TEST(RankMemory, PoisonsWhatWasNeverWrittenAndWhatWasFreed) {
   EXPECT_EQ(BitsOf(memory.data(0) + 1, 2), std::vector<uint32_t>(2, 0x7fc10000u));
 }
 
-TEST(RankMemory, TellsTheOldestVersionOfWhatIsRead) {
+TEST(ParameterVersions, TellTheOldestOfWhatIsRead) {
   const TwoBuffers two;
-  RankMemory memory(two.plan, two.placement);
-  EXPECT_EQ(memory.Version(0, {0, 3}), 0);
-  EXPECT_EQ(memory.Version(1, {0, 6}), -1);
-  memory.SetVersion(1, {0, 3}, 2);
-  EXPECT_EQ(memory.Version(1, {0, 3}), 2);
-  EXPECT_EQ(memory.Version(1, {0, 6}), -1);  // the other rank's part has not arrived
-  memory.SetVersion(1, {3, 3}, 1);
-  EXPECT_EQ(memory.Version(1, {0, 6}), 1);  // and is stale when it does
-  memory.Free(1);
-  EXPECT_EQ(memory.Version(1, {0, 3}), -1);
+  ParameterVersions versions(two.plan, two.placement);
+  EXPECT_EQ(versions.Of(0, {0, 3}), 0);
+  EXPECT_EQ(versions.Of(1, {0, 6}), -1);
+  versions.Set(1, {0, 3}, 2);
+  EXPECT_EQ(versions.Of(1, {0, 3}), 2);
+  EXPECT_EQ(versions.Of(1, {0, 6}), -1);  // the other rank's part has not arrived
+  versions.Set(1, {3, 3}, 1);
+  EXPECT_EQ(versions.Of(1, {0, 6}), 1);  // and is stale when it does
+  versions.Forget(1);
+  EXPECT_EQ(versions.Of(1, {0, 3}), -1);
 }
 
 // ---------------------------------------------------------------- versions

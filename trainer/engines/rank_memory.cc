@@ -30,8 +30,7 @@ double RankMemory::Bytes(const StepPlan& plan) {
   return elements * sizeof(float);
 }
 
-RankMemory::RankMemory(const StepPlan& plan, const Placement& placement)
-    : used_(plan.buffers.size(), false), parts_(plan.buffers.size()) {
+RankMemory::RankMemory(const StepPlan& plan) : used_(plan.buffers.size(), false) {
   memory_.reset(static_cast<float*>(
       std::aligned_alloc(kAlignmentElements * sizeof(float),
                          std::max<int64_t>(static_cast<int64_t>(Bytes(plan)), 64))));
@@ -42,31 +41,11 @@ RankMemory::RankMemory(const StepPlan& plan, const Placement& placement)
     floats_.push_back(Floats(spec));
     next += Aligned(floats_.back());
   }
-  for (size_t buffer = 0; buffer < plan.buffers.size(); ++buffer) {
-    const BufferSpec& spec = plan.buffers[buffer];
-    if (spec.set < 0) continue;
-    const TensorSet& set = placement.sets[spec.set];
-    const bool parameters = spec.role == BufferRole::kParameter;
-    if (!parameters && spec.role != BufferRole::kUnshardedParameter) continue;
-    if (set.owner >= 0) {
-      for (const Segment& segment : set.layout.segments) {
-        const int64_t first = set.layout.offset(segment);
-        parts_[buffer].push_back({first, first + segment.count, parameters ? 0 : -1});
-      }
-    } else {
-      const int64_t shard = std::max<int64_t>(set.layout.shard_elements, 1);
-      for (int64_t first = 0; first < spec.elements; first += shard) {
-        parts_[buffer].push_back({first, first + shard, parameters ? 0 : -1});
-      }
-    }
-  }
 }
 
 void RankMemory::Fill(int32_t buffer, ElementRange range, Poison kind) {
-  const uint32_t bits =
-      0x7fc00000u | (static_cast<uint32_t>(kind) << 16) | (static_cast<uint32_t>(buffer) & 0xffffu);
   float* begin = begin_[buffer] + range.first;
-  std::fill(begin, begin + range.count, std::bit_cast<float>(bits));
+  std::fill(begin, begin + range.count, std::bit_cast<float>(PoisonBits(kind, buffer)));
 }
 
 void RankMemory::Allocate(int32_t buffer) {
@@ -75,25 +54,6 @@ void RankMemory::Allocate(int32_t buffer) {
   Fill(buffer, {0, floats_[buffer]}, Poison::kNeverWritten);
 }
 
-void RankMemory::Free(int32_t buffer) {
-  Fill(buffer, {0, floats_[buffer]}, Poison::kFreed);
-  for (Part& part : parts_[buffer]) part.version = -1;
-}
-
-int32_t RankMemory::Version(int32_t buffer, ElementRange range) const {
-  int32_t least = -1;
-  for (const Part& part : parts_[buffer]) {
-    if (part.first >= range.end() || part.end <= range.first) continue;
-    if (part.version < 0) return -1;
-    least = least < 0 ? part.version : std::min(least, part.version);
-  }
-  return least;
-}
-
-void RankMemory::SetVersion(int32_t buffer, ElementRange range, int32_t version) {
-  for (Part& part : parts_[buffer]) {
-    if (part.first >= range.first && part.first < range.end()) part.version = version;
-  }
-}
+void RankMemory::Free(int32_t buffer) { Fill(buffer, {0, floats_[buffer]}, Poison::kFreed); }
 
 }  // namespace shardproof

@@ -1,4 +1,4 @@
-// RankMemory: the buffers of one rank, with poison and parameter versions.
+// RankMemory: the buffers of one rank, with poison.
 #ifndef TRAINER_ENGINES_RANK_MEMORY_H_
 #define TRAINER_ENGINES_RANK_MEMORY_H_
 
@@ -6,18 +6,26 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "trainer/plan/step_plan.h"
-#include "trainer/sharding/placement.h"
 
 namespace shardproof {
 
 enum class Poison : uint32_t { kPadding = 1, kNeverWritten = 2, kFreed = 3 };
 
+// The quiet NaN that names `kind` and the buffer.
+inline uint32_t PoisonBits(Poison kind, int32_t buffer) {
+  return 0x7fc00000u | (static_cast<uint32_t>(kind) << 16) |
+         (static_cast<uint32_t>(buffer) & 0xffffu);
+}
+
 class RankMemory {
  public:
   // All memory at once, from one allocation; pages that are never touched cost nothing.
-  RankMemory(const StepPlan& plan, const Placement& placement);
+  explicit RankMemory(const StepPlan& plan);
 
+  // Where each buffer begins.
+  absl::Span<float* const> buffers() const { return begin_; }
   float* data(int32_t buffer) { return buffer < 0 ? nullptr : begin_[buffer]; }
   // A float64 buffer's value lies in two floats; every buffer begins at a cache line.
   double* doubles(int32_t buffer) { return reinterpret_cast<double*>(begin_[buffer]); }
@@ -29,12 +37,6 @@ class RankMemory {
   void Allocate(int32_t buffer);
   void Free(int32_t buffer);
 
-  // Updates carried by the values of a parameter buffer: the least over the parts that the
-  // range touches; -1 where nothing was written. Other buffers have no versions: -1.
-  int32_t Version(int32_t buffer, ElementRange range) const;
-  // Sets the version of the parts that begin within the range.
-  void SetVersion(int32_t buffer, ElementRange range, int32_t version);
-
   // False when the memory could not be had; then nothing else may be called.
   bool ok() const { return memory_ != nullptr; }
 
@@ -45,18 +47,11 @@ class RankMemory {
   struct FreeMemory {
     void operator()(float* memory) const;
   };
-  // Parts of a parameter buffer that are written separately: shards, or an owner's tensors.
-  struct Part {
-    int64_t first = 0;
-    int64_t end = 0;
-    int32_t version = -1;
-  };
 
   std::unique_ptr<float[], FreeMemory> memory_;
-  std::vector<float*> begin_;             // by buffer
-  std::vector<int64_t> floats_;           // by buffer: its memory
-  std::vector<bool> used_;                // by buffer
-  std::vector<std::vector<Part>> parts_;  // by buffer
+  std::vector<float*> begin_;    // by buffer
+  std::vector<int64_t> floats_;  // by buffer: its memory
+  std::vector<bool> used_;       // by buffer
 };
 
 }  // namespace shardproof

@@ -34,158 +34,165 @@ bool Accumulates(absl::Span<const SetUse> uses, int32_t set) {
   return false;
 }
 
+float* At(StageRunner::Buffers buffers, int32_t buffer) {
+  return buffer < 0 ? nullptr : buffers[buffer];
+}
+
 }  // namespace
 
 StageRunner::StageRunner(const RunDescription& run, const Placement& placement,
-                         const ModelCompute& compute)
+                         StageArithmetic& arithmetic)
     : run_(run),
       placement_(placement),
-      compute_(compute),
+      arithmetic_(arithmetic),
       parameter_pieces_(AllPieces(placement, placement.parameter_set)),
       gradient_pieces_(AllPieces(placement, placement.gradient_set)),
       used_twice_(run.model.tensors.size(), false),
       first_use_(run.model.tensors.size(), -1) {
-  size_t widest = 0;
   for (size_t stage = 0; stage < run.model.stages.size(); ++stage) {
-    const std::vector<int32_t>& tensors = run.model.stages[stage].tensors;
-    widest = std::max(widest, tensors.size());
-    for (int32_t tensor : tensors) {
+    for (int32_t tensor : run.model.stages[stage].tensors) {
       used_twice_[tensor] = first_use_[tensor] >= 0;
       if (!used_twice_[tensor]) first_use_[tensor] = static_cast<int32_t>(stage);
     }
   }
-  parameter_workspace_.resize(widest);
-  gradient_workspace_.resize(widest);
-  written_in_.assign(run.sharding.world_size.value,
-                     std::vector<int64_t>(run.model.tensors.size(), 0));
-  sum_of_uses_.assign(run.sharding.world_size.value,
-                      std::vector<std::vector<float>>(run.model.tensors.size()));
+  progress_.assign(run.sharding.world_size.value,
+                   std::vector<GradientProgress>(run.model.tensors.size()));
 }
 
 const float* StageRunner::Collect(const StepPlan& plan, const Op& op, int32_t tensor,
-                                  RankMemory& memory, std::vector<float>& workspace) {
+                                  int32_t position, Rank rank, Buffers buffers) {
   const float* buffer =
-      memory.data(BufferOf(plan.ParameterUsesOf(op), placement_.parameter_set[tensor]));
+      At(buffers, BufferOf(plan.ParameterUsesOf(op), placement_.parameter_set[tensor]));
   const std::vector<Piece>& pieces = parameter_pieces_[tensor];
-  if (pieces.size() == 1) return buffer + pieces[0].offset;
-  workspace.resize(Elements(run_.model.tensors[tensor]));
-  for (const Piece& piece : pieces) {
-    std::copy_n(buffer + piece.offset, piece.count, workspace.data() + piece.first);
+  if (pieces.size() == 1 && arithmetic_.InPlace(buffer + pieces[0].offset)) {
+    return buffer + pieces[0].offset;
   }
-  return workspace.data();
+  float* const values = arithmetic_.Workspace({StageWorkspace::Use::kParameter, position, rank},
+                                              Elements(run_.model.tensors[tensor]));
+  for (const Piece& piece : pieces) {
+    arithmetic_.Copy(buffer + piece.offset, piece.count, values + piece.first);
+  }
+  return values;
 }
 
-void StageRunner::CollectParameters(const StepPlan& plan, const Op& op, int32_t stage,
-                                    RankMemory& memory) {
+void StageRunner::CollectParameters(const StepPlan& plan, const Op& op, int32_t stage, Rank rank,
+                                    Buffers buffers) {
   const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
   parameters_.clear();
   for (size_t i = 0; i < tensors.size(); ++i) {
-    parameters_.push_back(Collect(plan, op, tensors[i], memory, parameter_workspace_[i]));
+    parameters_.push_back(Collect(plan, op, tensors[i], static_cast<int32_t>(i), rank, buffers));
   }
 }
 
 void StageRunner::Forward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-                          RankMemory& memory) {
+                          Buffers buffers) {
   if (op.stage == 0 && plan.activations[0] >= 0) {
-    compute_.LoadInput(micro_batch, memory.data(plan.activations[0]));
+    arithmetic_.LoadInput(micro_batch, At(buffers, plan.activations[0]));
   }
   for (int32_t stage = op.stage; stage < op.stage + op.stage_count; ++stage) {
-    CollectParameters(plan, op, stage, memory);
-    compute_.Forward(stage, parameters_, memory.data(plan.activations[stage]),
-                     memory.data(plan.activations[stage + 1]));
+    CollectParameters(plan, op, stage, micro_batch.rank, buffers);
+    arithmetic_.Forward(stage, parameters_, At(buffers, plan.activations[stage]),
+                        At(buffers, plan.activations[stage + 1]));
   }
 }
 
 double StageRunner::Backward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-                             RankMemory& memory) {
+                             Buffers buffers) {
   double loss = 0;
   const int32_t end = op.stage + op.stage_count;
   if (end == static_cast<int32_t>(run_.model.stages.size())) {
-    loss = compute_.Loss(micro_batch, memory.data(plan.activations[end]),
-                         memory.data(plan.activation_gradients[end]));
+    loss = arithmetic_.Loss(micro_batch, At(buffers, plan.activations[end]),
+                            At(buffers, plan.activation_gradients[end]));
   }
   for (int32_t stage = end - 1; stage >= op.stage; --stage) {
     // Frozen stages that begin the model may share this operation: no gradient flows down there.
     if (plan.activations[stage + 1] >= 0 && plan.activation_gradients[stage + 1] < 0) break;
-    BackwardStage(plan, op, micro_batch, stage, memory);
+    BackwardStage(plan, op, micro_batch, stage, buffers);
   }
   return loss;
 }
 
-double StageRunner::Loss(const StepPlan& plan, const MicroBatch& micro_batch, RankMemory& memory) {
-  const int32_t end = static_cast<int32_t>(run_.model.stages.size());
-  std::vector<float> derivative(
-      static_cast<size_t>(compute_.Width(end) * run_.data.micro_batch_size));
-  return compute_.Loss(micro_batch, memory.data(plan.activations[end]), derivative.data());
+double StageRunner::Loss(const StepPlan& plan, const MicroBatch& micro_batch, Buffers buffers) {
+  const size_t end = run_.model.stages.size();
+  return arithmetic_.Loss(micro_batch, At(buffers, plan.activations[end]), nullptr);
 }
 
-void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-                                int32_t stage, RankMemory& memory) {
+void StageRunner::FindTargets(const StepPlan& plan, const Op& op, int32_t stage, Rank rank,
+                              int64_t now, Buffers buffers) {
   const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
   const absl::Span<const SetUse> uses = plan.GradientUsesOf(op);
-  const int64_t now = steps_ * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
-  std::vector<int64_t>& written = written_in_[micro_batch.rank.value];
-  std::vector<std::vector<float>>& sums = sum_of_uses_[micro_batch.rank.value];
-  const auto again = [&](int32_t tensor) { return written[tensor] == now; };
-  const auto accumulates = [&](int32_t tensor) {
-    return Accumulates(uses, placement_.gradient_set[tensor]);
-  };
-  // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before.
-  const auto sums_uses = [&](int32_t tensor) { return accumulates(tensor) && used_twice_[tensor]; };
-  CollectParameters(plan, op, stage, memory);
-  gradients_.clear();
+  targets_.assign(tensors.size(), {});
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int32_t tensor = tensors[i];
     const int32_t set = placement_.gradient_set[tensor];
     const int32_t buffer = set < 0 ? -1 : BufferOf(uses, set);
-    if (buffer < 0) {
-      gradients_.push_back(nullptr);
-      continue;
-    }
+    if (buffer < 0) continue;
+    GradientTarget& target = targets_[i];
+    GradientProgress& progress = progress_[rank.value][tensor];
+    target.buffer = buffers[buffer];
+    target.again = progress.written_in == now;
+    target.accumulates = Accumulates(uses, set);
     // A sum that an edited plan never begins must not be one of an earlier micro-batch.
-    if (!again(tensor)) sums[tensor].clear();
+    if (!target.again) progress.sum_begun = false;
     const std::vector<Piece>& pieces = gradient_pieces_[tensor];
-    if (pieces.size() == 1 && !accumulates(tensor) && !again(tensor)) {
-      gradients_.push_back(memory.data(buffer) + pieces[0].offset);
+    if (pieces.size() == 1 && !target.accumulates && !target.again &&
+        arithmetic_.InPlace(target.buffer + pieces[0].offset)) {
+      target.gradient = target.buffer + pieces[0].offset;
+      target.in_buffer = true;
       continue;
     }
-    std::vector<float>& target =
-        sums_uses(tensor) && !again(tensor) ? sums[tensor] : gradient_workspace_[i];
-    target.resize(Elements(run_.model.tensors[tensor]));
-    gradients_.push_back(target.data());
-  }
-  compute_.Backward(micro_batch, stage, parameters_, memory.data(plan.activations[stage]),
-                    memory.data(plan.activations[stage + 1]),
-                    memory.data(plan.activation_gradients[stage + 1]),
-                    memory.data(plan.activation_gradients[stage]), absl::MakeSpan(gradients_));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const int32_t tensor = tensors[i];
-    if (gradients_[i] == nullptr) continue;
-    float* buffer = memory.data(BufferOf(uses, placement_.gradient_set[tensor]));
-    const std::vector<float>& workspace = gradient_workspace_[i];
-    if (sums_uses(tensor) && !sums[tensor].empty()) {
-      std::vector<float>& sum = sums[tensor];
-      if (again(tensor)) {
-        for (size_t element = 0; element < sum.size(); ++element)
-          sum[element] += workspace[element];
-      }
-      if (stage == first_use_[tensor]) WriteBack(tensor, buffer, sum, /*add=*/true);
-    } else if (gradients_[i] == workspace.data()) {
-      WriteBack(tensor, buffer, workspace, accumulates(tensor) || again(tensor));
+    const int64_t elements = Elements(run_.model.tensors[tensor]);
+    // A micro-batch's uses of a tensor add first, and their sum to the micro-batches before.
+    const bool sums_uses = target.accumulates && used_twice_[tensor];
+    if (sums_uses && !target.again) progress.sum_begun = true;
+    if (sums_uses && progress.sum_begun) {
+      target.sum = arithmetic_.Workspace({StageWorkspace::Use::kSum, tensor, rank}, elements);
     }
-    written[tensor] = now;
+    target.gradient =
+        target.sum != nullptr && !target.again
+            ? target.sum
+            : arithmetic_.Workspace({StageWorkspace::Use::kGradient, static_cast<int32_t>(i), rank},
+                                    elements);
   }
 }
 
-void StageRunner::WriteBack(int32_t tensor, float* buffer, const std::vector<float>& workspace,
-                            bool add) {
+void StageRunner::BackwardStage(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
+                                int32_t stage, Buffers buffers) {
+  const std::vector<int32_t>& tensors = run_.model.stages[stage].tensors;
+  const int64_t now = steps_ * run_.data.num_micro_batches + micro_batch.micro_batch + 1;
+  CollectParameters(plan, op, stage, micro_batch.rank, buffers);
+  FindTargets(plan, op, stage, micro_batch.rank, now, buffers);
+  gradients_.clear();
+  for (const GradientTarget& target : targets_) gradients_.push_back(target.gradient);
+  arithmetic_.Backward(micro_batch, stage, parameters_, At(buffers, plan.activations[stage]),
+                       At(buffers, plan.activations[stage + 1]),
+                       At(buffers, plan.activation_gradients[stage + 1]),
+                       At(buffers, plan.activation_gradients[stage]), absl::MakeSpan(gradients_));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (targets_[i].gradient == nullptr) continue;
+    KeepGradient(tensors[i], stage, targets_[i]);
+    progress_[micro_batch.rank.value][tensors[i]].written_in = now;
+  }
+}
+
+void StageRunner::KeepGradient(int32_t tensor, int32_t stage, const GradientTarget& target) {
+  if (target.sum != nullptr) {
+    if (target.again) {
+      arithmetic_.Add(target.gradient, Elements(run_.model.tensors[tensor]), target.sum);
+    }
+    if (stage == first_use_[tensor]) WriteBack(tensor, target.sum, /*add=*/true, target.buffer);
+  } else if (!target.in_buffer) {
+    WriteBack(tensor, target.gradient, target.accumulates || target.again, target.buffer);
+  }
+}
+
+void StageRunner::WriteBack(int32_t tensor, const float* gradient, bool add, float* buffer) {
   for (const Piece& piece : gradient_pieces_[tensor]) {
-    float* to = buffer + piece.offset;
-    const float* from = workspace.data() + piece.first;
+    float* const to = buffer + piece.offset;
     if (add) {
-      for (int64_t i = 0; i < piece.count; ++i) to[i] += from[i];
+      arithmetic_.Add(gradient + piece.first, piece.count, to);
     } else {
-      std::copy_n(from, piece.count, to);
+      arithmetic_.Copy(gradient + piece.first, piece.count, to);
     }
   }
 }

@@ -1,4 +1,4 @@
-// StageRunner: feeds ModelCompute from a rank's buffers.
+// StageRunner: feeds the model's stages from a rank's buffers, wherever those lie.
 //
 // A tensor that lies in one piece of its buffer is used where it lies. One that a layout has
 // scattered is collected into workspace first, and its gradient is written back piece by
@@ -9,7 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "trainer/engines/rank_memory.h"
+#include "absl/types/span.h"
+#include "trainer/engines/stage_arithmetic.h"
 #include "trainer/model/model_compute.h"
 #include "trainer/plan/step_plan.h"
 #include "trainer/sharding/placement.h"
@@ -18,43 +19,67 @@ namespace shardproof {
 
 class StageRunner {
  public:
-  // All must outlive the runner. One runner serves all ranks, one operation at a time.
-  StageRunner(const RunDescription& run, const Placement& placement, const ModelCompute& compute);
+  // Where a rank's buffers begin, by buffer.
+  using Buffers = absl::Span<float* const>;
+
+  // All must outlive the runner. One runner serves all ranks that its arithmetic serves, one
+  // operation at a time.
+  StageRunner(const RunDescription& run, const Placement& placement, StageArithmetic& arithmetic);
 
   // Before the plans of a step, of a repeated one too: what earlier backwards wrote is gone.
   void BeginStep() { ++steps_; }
 
-  void Forward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-               RankMemory& memory);
-  // Returns the loss if the operation computes it (the model's last stage), else 0.
+  void Forward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch, Buffers buffers);
+  // Returns the arithmetic's loss if the operation computes it (the model's last stage), else 0.
   double Backward(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-                  RankMemory& memory);
+                  Buffers buffers);
   // The loss of a micro-batch whose forward ran.
-  double Loss(const StepPlan& plan, const MicroBatch& micro_batch, RankMemory& memory);
+  double Loss(const StepPlan& plan, const MicroBatch& micro_batch, Buffers buffers);
 
  private:
-  const float* Collect(const StepPlan& plan, const Op& op, int32_t tensor, RankMemory& memory,
-                       std::vector<float>& workspace);
-  void CollectParameters(const StepPlan& plan, const Op& op, int32_t stage, RankMemory& memory);
+  // What is known of a tensor's gradient on a rank.
+  struct GradientProgress {
+    // The micro-batch whose backward wrote it last, as steps_ * K + k + 1.
+    int64_t written_in = 0;
+    // Of a tensor used twice: this micro-batch's gradient lies in workspace (kSum), before it is
+    // added to earlier ones.
+    bool sum_begun = false;
+  };
+  // Where backward puts one gradient, and what is done with it then.
+  struct GradientTarget {
+    float* buffer = nullptr;    // of the tensor's set
+    float* gradient = nullptr;  // where backward writes; null: nobody wants it
+    float* sum = nullptr;       // of the tensor's uses in this micro-batch; null: not summed
+    bool in_buffer = false;     // `gradient` is the tensor's place in `buffer`
+    bool again = false;         // a later stage of this micro-batch wrote it already
+    bool accumulates = false;   // over micro-batches
+  };
+
+  const float* Collect(const StepPlan& plan, const Op& op, int32_t tensor, int32_t position,
+                       Rank rank, Buffers buffers);
+  void CollectParameters(const StepPlan& plan, const Op& op, int32_t stage, Rank rank,
+                         Buffers buffers);
+  // Fills in targets_.
+  void FindTargets(const StepPlan& plan, const Op& op, int32_t stage, Rank rank, int64_t now,
+                   Buffers buffers);
   void BackwardStage(const StepPlan& plan, const Op& op, const MicroBatch& micro_batch,
-                     int32_t stage, RankMemory& memory);
-  void WriteBack(int32_t tensor, float* buffer, const std::vector<float>& workspace, bool add);
+                     int32_t stage, Buffers buffers);
+  // After backward: from where it wrote to the buffer.
+  void KeepGradient(int32_t tensor, int32_t stage, const GradientTarget& target);
+  void WriteBack(int32_t tensor, const float* gradient, bool add, float* buffer);
 
   const RunDescription& run_;
   const Placement& placement_;
-  const ModelCompute& compute_;
-  std::vector<std::vector<Piece>> parameter_pieces_;  // by tensor
-  std::vector<std::vector<Piece>> gradient_pieces_;   // by tensor
-  std::vector<bool> used_twice_;                      // by tensor: by more than one stage
-  std::vector<int32_t> first_use_;                    // by tensor, the lowest stage
-  int64_t steps_ = 0;                                 // begun so far
-  // The micro-batch whose backward wrote a tensor's gradient last, as steps_ * K + k + 1.
-  std::vector<std::vector<int64_t>> written_in_;  // [rank][tensor]
-  // Of a tensor used twice, this micro-batch's gradient, before it is added to earlier ones.
-  std::vector<std::vector<std::vector<float>>> sum_of_uses_;  // [rank][tensor]
-  std::vector<std::vector<float>> parameter_workspace_;       // by position in the stage
-  std::vector<std::vector<float>> gradient_workspace_;
+  StageArithmetic& arithmetic_;
+  std::vector<std::vector<Piece>> parameter_pieces_;     // by tensor
+  std::vector<std::vector<Piece>> gradient_pieces_;      // by tensor
+  std::vector<bool> used_twice_;                         // by tensor: by more than one stage
+  std::vector<int32_t> first_use_;                       // by tensor, the lowest stage
+  int64_t steps_ = 0;                                    // begun so far
+  std::vector<std::vector<GradientProgress>> progress_;  // [rank][tensor]
+  // Of the stage at hand, by position.
   std::vector<const float*> parameters_;
+  std::vector<GradientTarget> targets_;
   std::vector<float*> gradients_;
 };
 

@@ -12,6 +12,8 @@
 
 namespace shardproof {
 
+// Every extent is at least 1, as Validate (invariants/run_description) holds an mlp to: only a
+// probe, which has no layers, may have empty tensors. A sum over none is not written.
 struct LinearShape {
   int64_t batch = 1;
   int64_t in = 1;

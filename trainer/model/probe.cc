@@ -51,13 +51,17 @@ void FillProbeGradient(const RunDescription& run, const MicroBatch& micro_batch,
     std::fill(values, values + range.count, 0.0f);
     return;
   }
+  FillSmallIntegers(ProbeGradientKey(run, micro_batch, stage, tensor), range, values);
+}
+
+uint64_t ProbeGradientKey(const RunDescription& run, const MicroBatch& micro_batch, int32_t stage,
+                          int32_t tensor) {
   uint64_t key = StreamKey(run.data.seed, StreamPurpose::kProbeGradient,
                            static_cast<uint64_t>(micro_batch.step));
   key = StreamHash(key, static_cast<uint64_t>(micro_batch.rank.value));
   key = StreamHash(key, static_cast<uint64_t>(micro_batch.micro_batch));
   key = StreamHash(key, static_cast<uint64_t>(stage));
-  key = StreamHash(key, static_cast<uint64_t>(tensor));
-  FillSmallIntegers(key, range, values);
+  return StreamHash(key, static_cast<uint64_t>(tensor));
 }
 
 }  // namespace shardproof

@@ -28,6 +28,10 @@ std::unique_ptr<ModelCompute> MakeProbe(const RunDescription& run);
 void FillProbeGradient(const RunDescription& run, const MicroBatch& micro_batch, int32_t stage,
                        int32_t tensor, ElementRange range, float* values);
 
+// The key of the stream of small integers (data.h) that those are, where the tensor is used.
+uint64_t ProbeGradientKey(const RunDescription& run, const MicroBatch& micro_batch, int32_t stage,
+                          int32_t tensor);
+
 }  // namespace shardproof
 
 #endif  // TRAINER_MODEL_PROBE_H_

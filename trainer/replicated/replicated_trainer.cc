@@ -355,6 +355,13 @@ absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> ReplicatedTrainer::Create(
     const RunDescription& run, const ReferenceOptions& options) {
   SHARDPROOF_RETURN_IF_ERROR(CheckComputable(run));
   SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<ModelCompute> compute, MakeModelCompute(run));
+  return Create(run, std::move(compute), options);
+}
+
+absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> ReplicatedTrainer::Create(
+    const RunDescription& run, std::unique_ptr<ModelCompute> compute,
+    const ReferenceOptions& options) {
+  SHARDPROOF_RETURN_IF_ERROR(CheckComputable(run));
   return std::make_unique<Replicated>(run, options, std::move(compute));
 }
 

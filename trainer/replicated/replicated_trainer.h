@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "invariants/observation/observation.h"
 #include "invariants/run_description/run_description.h"
+#include "trainer/model/model_compute.h"
 
 namespace shardproof {
 
@@ -42,6 +43,10 @@ class ReplicatedTrainer {
   // must outlive the trainer.
   static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(
       const RunDescription& run, const ReferenceOptions& options = {});
+  // The same with other arithmetic of stages: that of the sharded trainer it is compared with.
+  static absl::StatusOr<std::unique_ptr<ReplicatedTrainer>> Create(
+      const RunDescription& run, std::unique_ptr<ModelCompute> compute,
+      const ReferenceOptions& options = {});
   virtual ~ReplicatedTrainer() = default;
 
   // Computes the next step; allocates nothing. The result's pointers are valid until the next

@@ -7,9 +7,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "trainer/model/model_compute.h"
 #include "trainer/model/probe.h"
 #include "trainer/replicated/replicated_optimizer.h"
@@ -292,6 +295,45 @@ TEST(ReplicatedTrainer, RefusesWhatItDoesNotCompute) {
   run.sharding.precision.moment = Dtype::kBFloat16;
   EXPECT_EQ(ReplicatedTrainer::Create(run).status().message(),
             "dtype bfloat16: the oracle computes in float32; accepted is float32");
+}
+
+// Arithmetic of one's own, which tells itself by its loss.
+class OtherArithmetic : public ModelCompute {
+ public:
+  explicit OtherArithmetic(const RunDescription& run) : inner_(*MakeModelCompute(run)) {}
+  int64_t Width(int32_t boundary) const override { return inner_->Width(boundary); }
+  void LoadInput(const MicroBatch& micro_batch, float* input) const override {
+    inner_->LoadInput(micro_batch, input);
+  }
+  void Forward(int32_t stage, absl::Span<const float* const> parameters, const float* in,
+               float* out) const override {
+    inner_->Forward(stage, parameters, in, out);
+  }
+  double Loss(const MicroBatch& micro_batch, const float* output,
+              float* output_gradient) const override {
+    inner_->Loss(micro_batch, output, output_gradient);
+    return 42;
+  }
+  void Backward(const MicroBatch& micro_batch, int32_t stage,
+                absl::Span<const float* const> parameters, const float* in, const float* out,
+                float* out_gradient, float* in_gradient,
+                absl::Span<float* const> gradients) const override {
+    inner_->Backward(micro_batch, stage, parameters, in, out, out_gradient, in_gradient, gradients);
+  }
+
+ private:
+  const std::unique_ptr<ModelCompute> inner_;
+};
+
+TEST(ReplicatedTrainer, ComputesWithTheArithmeticThatItIsGiven) {
+  RunDescription run = MlpRun();
+  const auto trainer = ReplicatedTrainer::Create(run, std::make_unique<OtherArithmetic>(run));
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  for (const double loss : (*trainer)->Step().losses) EXPECT_EQ(loss, 42);
+  auto arithmetic = std::make_unique<OtherArithmetic>(run);
+  run.sharding.precision.reduce = Dtype::kBFloat16;
+  EXPECT_EQ(ReplicatedTrainer::Create(run, std::move(arithmetic)).status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(ReplicatedTrainer, ClipsTheMeanGradientToTheNorm) {

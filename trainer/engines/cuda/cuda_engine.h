@@ -12,7 +12,8 @@
 // a probe, whose sums are exact.
 //
 // Memory. All buffers of a rank lie in one arena (arena.h), laid out from the plan: what is kept
-// between steps first, then what lives within a step. Poison as the cpu engine writes it
+// between steps first, then what lives within a step, which also uses what the step has freed of
+// the first part. Poison as the cpu engine writes it
 // (CudaOptions::poison), but memory is shared: freed memory is poisoned until its next owner
 // allocates it.
 //
@@ -47,8 +48,9 @@ struct DeviceMemoryFigures {
   int64_t plan_peak = 0;     // the most that the plan has alive at once
   int64_t workspace = 0;     // beside the arena: cuBLAS, tensors that a layout has scattered
   // What the driver said the device had less after each of two allocations than before: the
-  // kept part of the arena, and all of it. Ranks that share a device, or other programs on it,
-  // make these figures meaningless; -1 then, where it is known.
+  // kept part of the arena, which is given back, and then all of it. -1 for ranks that share a
+  // device, and where the figure cannot be that of the allocation: another program changed the
+  // device's memory meanwhile, or a small arena fitted into memory that CUDA had already.
   int64_t driver_steady = -1;
   int64_t driver_peak = -1;
 };
@@ -68,6 +70,9 @@ class CudaEngine : public Engine {
 
 // Executes `parts`, which PlannedParts made for `run`, or an edit of them, on the world's local
 // ranks. `run` and `world` outlive the engine; run.sharding.world_size is the world's.
+// Decorators of communicators see device memory, and Start only enqueues: one that computes on the
+// host with what a call points to has no place here. A group that a rank uses on two streams has
+// two communicators, each decorated.
 //
 // Errors: as MakeCpuEngine for what cannot be planned or computed. ResourceExhausted that names
 // the rank, the bytes asked for, those free on the device, and what the mode needs. Unavailable

@@ -16,6 +16,10 @@
 
 namespace shardproof::cuda {
 
+// Loads the kernels of this header on the current device. CUDA otherwise loads each at its first
+// launch, which may wait for the device and takes memory.
+cudaError_t LoadKernels();
+
 cudaError_t Fill(float* values, int64_t count, uint32_t bits, cudaStream_t stream);
 cudaError_t Scale(float* values, int64_t count, float factor, cudaStream_t stream);
 // factor: one float on the device.

@@ -44,15 +44,22 @@ class CudaModel {
 
 struct CudaModelOptions {
   bool tf32 = false;
+  // All pointers are multiples of 16 bytes: no workspace for copies of those that are not. Such a
+  // one may then be InvalidArgument.
+  bool aligned = false;
 };
 
-// On the current device. Unimplemented as MakeModelCompute. `run` outlives the result.
+// On the current device, for which it waits once: it loads the kernels of cuda_kernels.h and
+// layer_kernels.h and runs every product that cuBLAS will be asked for, so that nothing is loaded
+// later. Errors of MakeModelCompute, which come before any of
+// the device; ResourceExhausted that names the bytes asked for and those free. `run` outlives the
+// result.
 absl::StatusOr<std::unique_ptr<CudaModel>> MakeCudaModel(const RunDescription& run,
                                                          const CudaModelOptions& options);
 
-// The same arithmetic with host pointers, on `device`: every call copies there and back and waits.
-// It is slow to call and meant for the oracle. A CUDA error stays in status(), and what
-// is computed from then on is NaN.
+// The same arithmetic with host pointers, on `device`: every call copies there and back and waits,
+// and makes the device current. It is slow to call and meant for the oracle. One call at a time.
+// The first CUDA error stays in status(), and what is computed from then on is NaN.
 class HostModelByCuda : public ModelCompute {
  public:
   virtual absl::Status status() const = 0;

@@ -7,14 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "collectives/device_status.h"
 
 namespace shardproof {
 
 // Internal, with the call as it is written in the source and CUDA's words.
 inline absl::Status CudaStatus(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error)));
+  return DeviceStatus(error, call);
 }
 
 inline absl::Status CublasStatus(cublasStatus_t status, const char* call) {
@@ -24,17 +23,14 @@ inline absl::Status CublasStatus(cublasStatus_t status, const char* call) {
 
 }  // namespace shardproof
 
-// Returns from the function with the error of a CUDA call that failed.
-#define SHARDPROOF_CUDA_OK(call)                                                   \
-  do {                                                                             \
-    absl::Status shardproof_cuda_status = ::shardproof::CudaStatus((call), #call); \
-    if (!shardproof_cuda_status.ok()) return shardproof_cuda_status;               \
-  } while (false)
+// Returns from the function with the error of a call that failed. No parameters: the call would be
+// expanded before it is quoted.
+#define SHARDPROOF_CUDA_OK SHARDPROOF_DEVICE_OK
 
-#define SHARDPROOF_CUBLAS_OK(call)                                                   \
-  do {                                                                               \
-    absl::Status shardproof_cuda_status = ::shardproof::CublasStatus((call), #call); \
-    if (!shardproof_cuda_status.ok()) return shardproof_cuda_status;                 \
+#define SHARDPROOF_CUBLAS_OK(call)                                                     \
+  do {                                                                                 \
+    absl::Status shardproof_cublas_status = ::shardproof::CublasStatus((call), #call); \
+    if (!shardproof_cublas_status.ok()) return shardproof_cublas_status;               \
   } while (false)
 
 #endif  // TRAINER_ENGINES_CUDA_CUDA_STATUS_H_
