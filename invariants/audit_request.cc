@@ -2,13 +2,15 @@
 
 #include "invariants/run_description/flags.h"
 #include "invariants/run_description/status_macros.h"
+#include "invariants/suite/engine_flags.h"
 #include "invariants/suite/run_flags.h"
 
 namespace shardproof {
 
-absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv) {
+absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv,
+                                               const LaunchEnvironment& launch) {
   RunFlags run_flags;
-  std::string engine = "cpu";
+  EngineFlags engine;
   ReportFlags report;
   AuditRequest request;
   Flags flags(
@@ -19,8 +21,7 @@ absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv
                    .default_text = "all",
                    .help = "all, or modes, rows such as full_shard/none, and aliases"},
                   run_flags, flags);
-  flags.String("engine", &engine,
-               "cpu, accounting (no values, any size) or provenance (where every value came from)");
+  DeclareEngineFlags(engine, flags);
   DeclareReportFlags(report, flags);
   flags.Bool("explain", &request.explain, "print the expected step before anything runs");
   SHARDPROOF_RETURN_IF_ERROR(flags.Parse(argc, argv));
@@ -28,9 +29,9 @@ absl::StatusOr<AuditRequest> ParseAuditRequest(int argc, const char* const* argv
     request.help = flags.Help();
     return request;
   }
-  SHARDPROOF_ASSIGN_OR_RETURN(request.engine, ParseEngineKind(engine));
+  SHARDPROOF_ASSIGN_OR_RETURN(request.engine, MakeEngineRequest(engine, launch));
   SHARDPROOF_ASSIGN_OR_RETURN(request.report, MakeReportRequest(report));
-  SHARDPROOF_ASSIGN_OR_RETURN(request.runs, MakeRuns(run_flags, flags));
+  SHARDPROOF_ASSIGN_OR_RETURN(request.runs, MakeRuns(run_flags, flags, launch));
   return request;
 }
 

@@ -37,7 +37,7 @@ TEST(ParseAuditRequest, AModelAloneIsAuditedInAllEightRows) {
   const absl::StatusOr<AuditRequest> request = Parse({"--model=mlp:2x4"});
   ASSERT_TRUE(request.ok()) << request.status();
   ASSERT_EQ(request->runs.size(), 8u);
-  EXPECT_EQ(request->engine, EngineKind::kCpu);
+  EXPECT_EQ(request->engine.engine, EngineKind::kCpu);
   EXPECT_EQ(request->report.format, AuditFormat::kTable);
   EXPECT_TRUE(request->report.required.empty());
   EXPECT_FALSE(request->explain);
@@ -63,7 +63,7 @@ TEST(ParseAuditRequest, EveryFlagReachesTheRun) {
                                "grad_sync=last;bucket_cap_bytes=524288;optimizer=sgd;"
                                "clip_grad_norm=0.25;seed=99",
                                ImportModel)));
-  EXPECT_EQ(request->engine, EngineKind::kAccounting);
+  EXPECT_EQ(request->engine.engine, EngineKind::kAccounting);
   EXPECT_EQ(request->report.format, AuditFormat::kJson);
   EXPECT_EQ(request->report.out, "report.json");
   EXPECT_TRUE(request->explain);
@@ -168,6 +168,19 @@ TEST(ParseAuditRequest, NamesTheBadValueAndWhatIsAccepted) {
   for (const auto& each : cases) {
     EXPECT_THAT(Error(each.arguments), AllOf(HasSubstr(each.value), HasSubstr(each.accepted)));
   }
+}
+
+TEST(ParseAuditRequest, HasAsManyRanksAsTheLauncherHasStarted) {
+  LaunchEnvironment launch;
+  launch.launcher = Launcher::kMpirun;
+  launch.world_size = WorldSize{3};
+  const char* const modes[] = {"audit", "--model=mlp:2x4"};
+  const absl::StatusOr<AuditRequest> request = ParseAuditRequest(2, modes, launch);
+  ASSERT_TRUE(request.ok()) << request.status();
+  for (const RunDescription& run : request->runs) EXPECT_EQ(run.sharding.world_size.value, 3);
+  const char* const whole[] = {"audit", "--run=model=mlp:2x4;mode=zero2;world_size=2"};
+  EXPECT_THAT(std::string(ParseAuditRequest(2, whole, launch).status().message()),
+              AllOf(HasSubstr("--run asks for 2 ranks"), HasSubstr("accepted is 3")));
 }
 
 TEST(ParseAuditRequest, ImportsRealConfigurations) {

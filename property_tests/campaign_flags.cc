@@ -33,10 +33,15 @@ void DeclareCampaignFlags(CampaignFlags& raw, Flags& flags) {
   flags.String("duration", &raw.duration, "no case begins later, such as 30s or 10m");
   flags.Unsigned("seed", &raw.seed, "of the cases");
   flags.ShowDefault("seed", "fresh");
-  flags.String("engine", &raw.engine, "cpu, provenance, accounting or all");
+  flags.String("engine", &raw.engine,
+               raw.gpus ? "cpu, provenance, accounting, all (these three), cuda (a GPU a rank) or "
+                          "cuda_shared (all ranks on one GPU)"
+                        : "cpu, provenance, accounting or all");
   flags.Int("max_cases", &raw.max_cases, 1, INT64_MAX, "stop after this many cases");
   flags.ShowDefault("max_cases", "unlimited");
-  flags.Int("jobs", &raw.jobs, 1, 1024, "threads");
+  flags.Int(
+      "jobs", &raw.jobs, 1, 1024,
+      raw.gpus ? "threads; engines on GPUs have one, since cases would share a world" : "threads");
   flags.String("out", &raw.out, "folder for the replay file of a failing case");
 }
 
@@ -47,9 +52,16 @@ absl::StatusOr<CampaignOptions> MakeCampaign(const CampaignFlags& raw, const Fla
     SHARDPROOF_ASSIGN_OR_RETURN(options.duration, ParseTime(raw.duration));
   }
   options.seed = flags.given("seed") ? raw.seed : FreshSeed();
-  SHARDPROOF_ASSIGN_OR_RETURN(options.engines, ParseEngines(raw.engine));
+  SHARDPROOF_ASSIGN_OR_RETURN(options.engines, ParseEngines(raw.engine, raw.gpus));
   options.max_cases = raw.max_cases;
   options.jobs = static_cast<int32_t>(raw.jobs);
+  if (!NeedsGpus(options.engines[0])) return options;
+  if (flags.given("jobs") && raw.jobs > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--jobs=", raw.jobs, " with --engine=", raw.engine,
+                     ": cases on GPUs run one after the other; accepted is 1"));
+  }
+  options.jobs = 1;
   return options;
 }
 

@@ -19,14 +19,17 @@ struct CampaignFlags {
   int64_t max_cases = INT64_MAX;
   int64_t jobs = 1;
   std::string out;
+  // Not a flag: whether the program has engines for GPUs. It then completes the options of such a
+  // campaign (UseGpus in gpu_cases.h).
+  bool gpus = false;
 };
 
 // duration, seed, engine, max_cases, jobs, out; what `raw` holds are the defaults. `raw` must
 // outlive Parse.
 void DeclareCampaignFlags(CampaignFlags& raw, Flags& flags);
 
-// After Parse; without --seed a fresh one. InvalidArgument in one line that names the flag, its
-// value and what is accepted.
+// After Parse; without --seed a fresh one, and for engines that need GPUs one job. InvalidArgument
+// in one line that names the flag, its value and what is accepted.
 absl::StatusOr<CampaignOptions> MakeCampaign(const CampaignFlags& raw, const Flags& flags);
 
 // Runs it with a line of progress on stderr; prints the table, and what was found, on stdout. The

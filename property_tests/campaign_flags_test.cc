@@ -14,10 +14,12 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::StatusOr<CampaignOptions> Made(std::vector<const char*> arguments) {
+absl::StatusOr<CampaignOptions> Made(std::vector<const char*> arguments, bool gpus = false) {
   arguments.insert(arguments.begin(), "fuzz");
   CampaignFlags raw;
   raw.duration = "1m";
+  raw.jobs = 4;
+  raw.gpus = gpus;
   Flags flags("a test");
   DeclareCampaignFlags(raw, flags);
   const absl::Status parsed = flags.Parse(static_cast<int>(arguments.size()), arguments.data());
@@ -61,6 +63,19 @@ TEST(DeclareCampaignFlags, HelpShowsDefaultsThatPeopleRead) {
   DeclareCampaignFlags(raw, flags);
   EXPECT_THAT(flags.Help(), HasSubstr("--seed=fresh "));
   EXPECT_THAT(flags.Help(), HasSubstr("--max_cases=unlimited "));
+}
+
+TEST(MakeCampaign, OnGpusHasOneJob) {
+  EXPECT_EQ(Made({}, /*gpus=*/true)->jobs, 4);
+  const absl::StatusOr<CampaignOptions> options = Made({"--engine=cuda_shared"}, /*gpus=*/true);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->jobs, 1);
+  EXPECT_EQ(options->engines, std::vector<EngineKind>{EngineKind::kCudaShared});
+  EXPECT_EQ(Made({"--engine=cuda", "--jobs=1"}, /*gpus=*/true)->jobs, 1);
+  EXPECT_THAT(
+      std::string(Made({"--engine=cuda", "--jobs=2"}, /*gpus=*/true).status().message()),
+      HasSubstr("--jobs=2 with --engine=cuda: cases on GPUs run one after the other; accepted is"));
+  EXPECT_THAT(std::string(Made({"--engine=cuda"}).status().message()), HasSubstr("for GPUs"));
 }
 
 TEST(MakeCampaign, RefusesBadValues) {

@@ -23,6 +23,9 @@ uint64_t Fingerprint(absl::string_view text) {
 
 std::string OnAllEngines(const FoundCase& found) {
   std::vector<std::string> verdicts;
+  if (NeedsGpus(found.verdict.engine)) {
+    verdicts.push_back(absl::StrCat(Name(found.verdict.engine), " ", found.verdict.headline));
+  }
   for (const EngineKind engine : AllEngines()) {
     const EngineVerdict verdict =
         engine == found.verdict.engine ? found.verdict : JudgeCase(found.run, {.engine = engine});

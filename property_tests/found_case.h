@@ -16,8 +16,8 @@ struct FoundCase {
   std::string found_by;   // "fuzz --seed=7, case 1234"
 };
 
-// Runs the case on all engines, writes a replay file into `folder` (none when it is empty), and
-// tells all of it, line by line:
+// Runs the case on all engines that need no GPUs, writes a replay file into `folder` (none when it
+// is empty), and tells all of it, line by line:
 //
 //   full_shard/none on 2 ranks, engine cpu: FAILS padding
 //     rule ... (the failed checks as the audit shows them)

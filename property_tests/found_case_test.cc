@@ -35,6 +35,15 @@ TEST(ReportFoundCase, TellsWhatWhereAndHowToRepeatIt) {
   EXPECT_THAT(text, HasSubstr("\nreplay: ci/bazel run "));
 }
 
+TEST(ReportFoundCase, WhatGpusFoundStandsBeforeWhatOthersSay) {
+  FoundCase found = Example();
+  found.verdict.engine = EngineKind::kCuda;
+  const std::string text = ReportFoundCase(found, "");
+  EXPECT_THAT(text, HasSubstr("zero2 on 4 ranks, engine cuda: FAILS numeric_equivalence"));
+  EXPECT_THAT(text, HasSubstr("engines: cuda FAILS numeric_equivalence"));
+  EXPECT_THAT(text, HasSubstr("; cpu pass; provenance pass; accounting pass\n"));
+}
+
 TEST(ReportFoundCase, WithoutAFolderThereIsNoFile) {
   EXPECT_THAT(ReportFoundCase(Example(), ""), Not(HasSubstr("file: ")));
 }

@@ -5,6 +5,7 @@
 
 #include "invariants/suite/console.h"
 #include "property_tests/campaign_flags.h"
+#include "property_tests/gpu_cases.h"
 
 namespace shardproof {
 namespace {
@@ -16,6 +17,7 @@ int Main(int argc, char** argv) {
   raw.duration = "1m";
   raw.jobs = std::max(1u, std::thread::hardware_concurrency());
   raw.out = ".";
+  raw.gpus = true;
   Flags flags(
       "Draws random runs, judges each, and stops at the first that fails, shrunk.\n"
       "Exit 0: none failed; 1: one did; 2: bad input.");
@@ -26,8 +28,10 @@ int Main(int argc, char** argv) {
     std::cout << flags.Help();
     return 0;
   }
-  const absl::StatusOr<CampaignOptions> options = MakeCampaign(raw, flags);
+  absl::StatusOr<CampaignOptions> options = MakeCampaign(raw, flags);
   if (!options.ok()) return ReportBadInput("fuzz", options.status());
+  const absl::Status gpus = UseGpus(*options);
+  if (!gpus.ok()) return ReportBadInput("fuzz", gpus);
   return RunCampaignProgram("fuzz", *options, raw.out);
 }
 

@@ -43,9 +43,15 @@ expect_bad_input "--max_cases" --max_cases=0
 expect_bad_input "--jobs" --jobs=none
 expect_bad_input "--colour" --colour=red
 
+# Without a GPU, or in a build without CUDA.
+CUDA_VISIBLE_DEVICES="" expect_bad_input "GPU" --engine=cuda_shared --seed=7 --max_cases=10
+CUDA_VISIBLE_DEVICES="" expect_bad_input "GPU" --engine=cuda --max_cases=10
+expect_bad_input "--jobs=2 with --engine=cuda" --engine=cuda --jobs=2
+
 run_program --help
 expect_status 0
 expect_in stdout "--duration"
+expect_in stdout "cuda_shared (all ranks on one GPU)"
 
 echo "${failures} failures"
 ((failures == 0))

@@ -30,7 +30,7 @@ bool HasMoments(const RunDescription& run) {
 
 // Whether the engine shows what the check needs.
 bool Shows(EngineKind engine, const RunDescription& run, absl::string_view check) {
-  if (engine == EngineKind::kCpu) return true;
+  if (MovesValues(engine)) return true;
   // Of all places, the accounting engine shows those of moments.
   if (check == "padding" && engine == EngineKind::kAccounting) return HasMoments(run);
   if (check == "provenance") return engine == EngineKind::kProvenance;
@@ -46,7 +46,7 @@ bool Satisfies(const RunDescription& run, EngineKind engine, const CheckResult& 
       return true;
     case Verdict::kInferred:
     case Verdict::kNotObserved:
-      if (engine == EngineKind::kCpu) return false;
+      if (MovesValues(engine)) return false;
       return !Shows(engine, run, check.name) || !NoStepRule(run).empty() ||
              !NoStateRule(run).empty();
     case Verdict::kFail:
@@ -88,11 +88,17 @@ std::vector<EngineKind> AllEngines() {
   return {EngineKind::kCpu, EngineKind::kProvenance, EngineKind::kAccounting};
 }
 
-absl::StatusOr<std::vector<EngineKind>> ParseEngines(absl::string_view text) {
+absl::StatusOr<std::vector<EngineKind>> ParseEngines(absl::string_view text, bool gpus) {
   if (text == "all") return AllEngines();
-  absl::StatusOr<EngineKind> engine = ParseEngineKind(text);
-  if (engine.ok()) return std::vector<EngineKind>{*engine};
-  return absl::InvalidArgumentError(absl::StrCat(engine.status().message(), ", all"));
+  const absl::StatusOr<EngineKind> engine = ParseEngineKind(text);
+  if (engine.ok() && (gpus || !NeedsGpus(*engine))) return std::vector<EngineKind>{*engine};
+  std::vector<std::string> accepted;
+  for (const EngineKind each : AllEngines()) accepted.emplace_back(Name(each));
+  if (gpus) accepted.insert(accepted.end(), {"cuda", "cuda_shared"});
+  std::sort(accepted.begin(), accepted.end());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "engine '", text, "' is ", engine.ok() ? "for GPUs, which are not used here" : "unknown",
+      "; accepted: ", absl::StrJoin(accepted, ", "), ", all"));
 }
 
 }  // namespace shardproof

@@ -25,19 +25,20 @@ struct EngineVerdict {
 };
 
 // Whether a check's verdict on this engine is as good as it can be. Only a pass is, but that the
-// engines without values owe none of the checks that need values, and none of those that a rule
-// not defined yet leaves without an expectation (NoStepRule, NoStateRule). The provenance engine
-// shows what `provenance` needs and owes that one; the accounting engine owes `padding` if the
-// run has moments, the only places it shows.
+// engines without values (MovesValues) owe none of the checks that need values, and none of those
+// that a rule not defined yet leaves without an expectation (NoStepRule, NoStateRule). The
+// provenance engine shows what `provenance` needs and owes that one; the accounting engine owes
+// `padding` if the run has moments, the only places it shows.
 bool Satisfies(const RunDescription& run, EngineKind engine, const CheckResult& check);
 
 // Passes when every check that was asked for satisfies.
 EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options);
 
-// By name, in the order in which they are worth a look.
+// Those that need nothing but this process, in the order in which they are worth a look.
 std::vector<EngineKind> AllEngines();
-// "all", or one engine's name. InvalidArgument names the text and what is accepted.
-absl::StatusOr<std::vector<EngineKind>> ParseEngines(absl::string_view text);
+// "all", which are these, or the name of one; `gpus`: also of one that needs GPUs, for programs
+// that link them. InvalidArgument names the text and what is accepted.
+absl::StatusOr<std::vector<EngineKind>> ParseEngines(absl::string_view text, bool gpus = false);
 
 }  // namespace shardproof
 

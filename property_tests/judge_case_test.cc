@@ -85,9 +85,22 @@ TEST(Satisfies, AnEngineOwesWhatItShows) {
     }
     for (const char* of_values : {"numeric_equivalence", "liveness", "unshard_lifecycle"}) {
       EXPECT_TRUE(without(engine, of_values)) << Name(engine) << " " << of_values;
-      EXPECT_FALSE(without(EngineKind::kCpu, of_values)) << of_values;
+      for (const EngineKind of_all :
+           {EngineKind::kCpu, EngineKind::kCuda, EngineKind::kCudaShared}) {
+        EXPECT_FALSE(without(of_all, of_values)) << Name(of_all) << " " << of_values;
+      }
       EXPECT_FALSE(Satisfies(run, engine, ResultOf(of_values, Verdict::kFail)));
     }
+  }
+}
+
+// Without a GPU there is nothing to judge; that must not look like a pass.
+TEST(JudgeCase, AnEngineOfGpusInAProgramWithoutIsNoPass) {
+  for (const EngineKind engine : {EngineKind::kCuda, EngineKind::kCudaShared}) {
+    const EngineVerdict verdict =
+        JudgeCase(Parsed("model=mlp:3,2;world_size=2;mode=zero2"), {.engine = engine});
+    EXPECT_FALSE(verdict.passes) << Name(engine);
+    EXPECT_EQ(verdict.engine, engine);
   }
 }
 
@@ -115,6 +128,12 @@ TEST(ParseEngines, OneOrAll) {
   EXPECT_THAT(*ParseEngines("accounting"), ElementsAre(EngineKind::kAccounting));
   EXPECT_THAT(std::string(ParseEngines("gpu").status().message()),
               HasSubstr("engine 'gpu' is unknown; accepted: accounting, cpu, provenance, all"));
+  EXPECT_THAT(std::string(ParseEngines("cuda").status().message()),
+              HasSubstr("'cuda' is for GPUs, which are not used here; accepted: accounting, cpu"));
+  EXPECT_THAT(*ParseEngines("cuda_shared", /*gpus=*/true), ElementsAre(EngineKind::kCudaShared));
+  EXPECT_EQ(ParseEngines("all", /*gpus=*/true)->size(), AllEngines().size());
+  EXPECT_THAT(std::string(ParseEngines("gpu", /*gpus=*/true).status().message()),
+              HasSubstr("unknown; accepted: accounting, cpu, cuda, cuda_shared, provenance, all"));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // One JSON object:
 //   schema    "shardproof.replay/1"
-//   engine    "cpu", "accounting" or "provenance": where it failed
+//   engine    "cpu", "accounting", "provenance", "cuda" or "cuda_shared": where it failed
 //   found_by  text for people: who found it, and what was wrong
 //   run       the run, an object of schema "shardproof.run/1" (run_description/parse.h)
 //

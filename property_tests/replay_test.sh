@@ -48,6 +48,17 @@ expect_bad_input "engine 'gpu' is unknown" --run='model=mlp:2,3' --engine=gpu
 expect_bad_input "--run: model is missing" --run='mode=zero2'
 expect_bad_input "--colour" --colour=red
 
+# Without a GPU, or in a build without CUDA.
+CUDA_VISIBLE_DEVICES="" expect_bad_input "GPU" --run='model=mlp:2,3' --engine=cuda_shared
+CUDA_VISIBLE_DEVICES="" expect_bad_input "GPU" --run='model=mlp:2,3' --engine=cuda
+
+# What was found on a GPU runs there again, unless engines are asked for that need none.
+sed 's,"engine": "[a-z]*","engine": "cuda_shared",' "${counterexamples}/tied_uneven.json" >gpu.json
+CUDA_VISIBLE_DEVICES="" expect_bad_input "GPU" --file=gpu.json
+run_program --file=gpu.json --engine=cpu
+expect_status 0
+expect_in stdout "engine cpu: pass"
+
 # Files.
 expect_bad_input "missing.json: no such file" --file=missing.json
 mkdir -p folder

@@ -92,14 +92,14 @@ std::string CollectiveTable(const StepFigures& figures) {
 
 }  // namespace
 
-std::string TrainHeading(const RunDescription& run, absl::string_view engine) {
+std::string TrainHeading(const RunDescription& run, EngineKind engine) {
   const bool cuts_tensors = run.sharding.mode != Mode::kReplicated;
   return absl::StrCat("zero_train in ", ModeRowName(run.sharding),
                       cuts_tensors ? absl::StrCat(" (layout ", Name(run.sharding.layout), ")") : "",
-                      "\n", DescribeRun(run, engine), "\n\n",
-                      engine != "cpu"
-                          ? absl::StrCat("no losses: the ", engine, " engine moves no values\n")
-                          : "    step  loss\n");
+                      "\n", DescribeRun(run, Name(engine)), "\n\n",
+                      MovesValues(engine) ? "    step  loss\n"
+                                          : absl::StrCat("no losses: the ", Name(engine),
+                                                         " engine moves no values\n"));
 }
 
 std::string LossLine(int64_t step, double loss) {

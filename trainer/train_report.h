@@ -10,11 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "invariants/report/figures.h"
 #include "invariants/run_description/run_description.h"
+#include "invariants/suite/run_case.h"
 
 namespace shardproof {
 
 // The table's beginning: the run, and the head of the losses.
-std::string TrainHeading(const RunDescription& run, absl::string_view engine);
+std::string TrainHeading(const RunDescription& run, EngineKind engine);
 
 // One line of losses. Steps count from 0, as everywhere in reports.
 std::string LossLine(int64_t step, double loss);

@@ -1,6 +1,7 @@
 // //trainer:zero_train: one run in one sharding mode, trained by the engine alone.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -10,27 +11,39 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/launch/launch_environment.h"
 #include "invariants/observation/observation_io.h"
 #include "invariants/report/figures.h"
 #include "invariants/run_description/status_macros.h"
 #include "invariants/suite/console.h"
+#include "invariants/suite/cuda_case.h"
+#include "invariants/suite/ranks_here.h"
+#include "invariants/suite/run_case.h"
+#include "trainer/bench/bench_program.h"
 #include "trainer/engines/accounting_engine.h"
-#include "trainer/engines/cpu_engine.h"
-#include "trainer/engines/engine_parts.h"
-#include "trainer/engines/provenance_engine.h"
+#include "trainer/engines/engine.h"
 #include "trainer/train_report.h"
 #include "trainer/train_request.h"
 
 namespace shardproof {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const TrainRequest& request) {
-  if (request.engine == EngineKind::kAccounting) return MakeAccountingEngine(request.run);
-  if (request.engine == EngineKind::kProvenance) {
-    return MakeProvenanceEngine(request.run, PlannedParts(request.run), AvailableMemoryBytes());
-  }
+constexpr char kProgram[] = "zero_train";
+
+absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const TrainRequest& request, RanksHere& ranks) {
+  if (request.engine.engine == EngineKind::kAccounting) return MakeAccountingEngine(request.run);
+  CaseOptions options;
+  options.engine = request.engine.engine;
+  options.ranks = ranks.case_ranks();
   // A tenth stays for everything else on the machine.
-  return MakeCpuEngine(request.run, AvailableMemoryBytes() / 10 * 9);
+  options.memory_limit_bytes = ranks.ShareOf(AvailableMemoryBytes() / 10 * 9);
+  options.make_device_engine = CudaEngineFactory({.tf32 = request.engine.tf32,
+                                                  .timeout = request.engine.timeout,
+                                                  .job = ranks.job(),
+                                                  .device = ranks.local_rank()});
+  absl::StatusOr<CaseEngine> made = MakeCaseEngine(request.run, options, /*with_oracle=*/false);
+  SHARDPROOF_RETURN_IF_ERROR(ranks.AgreeOn(made.status()));
+  return std::move(made->engine);
 }
 
 std::optional<double> MeanLoss(const std::vector<double>& losses) {
@@ -67,14 +80,22 @@ class ObservationFile {
   std::ofstream file_;
 };
 
+absl::Status TrainForRankZero(Engine& engine, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    SHARDPROOF_RETURN_IF_ERROR(engine.Step().status());
+  }
+  return absl::OkStatus();
+}
+
 // Losses appear while training goes on; in the table as lines of their own.
-absl::Status Train(const TrainRequest& request) {
+absl::Status Train(const TrainRequest& request, RanksHere& ranks) {
   const RunDescription& run = request.run;
   const bool prints_table = request.format == TrainFormat::kTable;
-  SHARDPROOF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, MakeEngine(request));
+  SHARDPROOF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, MakeEngine(request, ranks));
+  if (!ranks.leads()) return TrainForRankZero(*engine, run.data.steps);
   ObservationFile observation;
   SHARDPROOF_RETURN_IF_ERROR(observation.Open(request.observe, run));
-  if (prints_table) std::cout << TrainHeading(run, Name(request.engine)) << std::flush;
+  if (prints_table) std::cout << TrainHeading(run, request.engine.engine) << std::flush;
   std::vector<std::optional<double>> losses;
   StepFigures last_step;
   {
@@ -90,23 +111,30 @@ absl::Status Train(const TrainRequest& request) {
     }
   }
   std::cout << (prints_table ? TrainTables(last_step)
-                             : TrainJson(run, Name(request.engine), losses, last_step))
+                             : TrainJson(run, Name(request.engine.engine), losses, last_step))
             << std::flush;
   if (!std::cout) return absl::DataLossError("the report could not be written to stdout");
   return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
+  const absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(std::getenv);
+  if (!launch.ok()) return ReportBadInput(kProgram, launch.status());
+  RanksHere ranks(kProgram, *launch);
   absl::Status status = EnterCallersDirectory();
-  if (!status.ok()) return ReportBadInput("zero_train", status);
-  const absl::StatusOr<TrainRequest> request = ParseTrainRequest(argc, argv);
-  if (!request.ok()) return ReportBadInput("zero_train", request.status());
+  if (!status.ok()) return ranks.Fail(status);
+  const absl::StatusOr<TrainRequest> request = ParseTrainRequest(argc, argv, *launch);
+  if (!request.ok()) return ranks.Fail(request.status());
   if (!request->help.empty()) {
-    std::cout << request->help;
+    if (ranks.leads()) std::cout << request->help;
     return 0;
   }
-  status = Train(*request);
-  return status.ok() ? 0 : ReportBadInput("zero_train", status);
+  status = ranks.Join(request->engine.timeout);
+  if (status.ok()) {
+    status = request->bench ? RunBenchProgram(*request->bench, ranks.job(), ranks.local_rank())
+                            : Train(*request, ranks);
+  }
+  return status.ok() ? ranks.Leave(0) : ranks.Fail(status);
 }
 
 }  // namespace

@@ -71,5 +71,27 @@ expect_bad_input "bfloat16" "--run=model=mlp:2x8;mode=zero2;reduce_dtype=bfloat1
 expect_bad_input "bytes" --model=probe:2000000x2000000 --mode=zero2
 expect_bad_input "gpt2" --model="${models}/gpt2.config.json" --mode=zero2
 
+# A benchmark needs GPUs, and says so before it looks for any.
+expect_bad_input "--bench with --engine=cpu; accepted is cuda or cuda_shared" --model=mlp:2x8 --mode=all --bench
+expect_bad_input "--bench with --steps" --model=mlp:2x8 --mode=all --bench --engine=cuda --steps=3
+expect_bad_input "--bench_steps without --bench" --model=mlp:2x8 --mode=zero2 --bench_steps=3
+
+# Two processes with torchrun's variables meet without it. What both lack, here a GPU, rank 0 alone says.
+scenario="two processes under torchrun's variables without a GPU"
+join_as() {
+  CUDA_VISIBLE_DEVICES="" RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29640 TORCHELASTIC_RUN_ID=$$ \
+    "${program}" --model=mlp:2x8 --mode=zero2 --engine=cuda --timeout_s=30
+}
+join_as 1 >stdout1 2>stderr1 &
+status=0
+join_as 0 >stdout 2>stderr || status=$?
+[[ "${status}" == 2 ]] || fail "exit code ${status} of rank 0, not 2"
+status=0
+wait "$!" || status=$?
+[[ "${status}" == 2 ]] || fail "exit code ${status} of rank 1, not 2"
+[[ ! -s stdout && ! -s stdout1 && ! -s stderr1 ]] || fail "something on stdout, or on rank 1's stderr"
+[[ "$(wc -l <stderr)" == 1 ]] || fail "not one line on stderr"
+grep -qE 'GPU|cuda' stderr || fail "stderr does not say what is missing"
+
 echo "${failures} failures"
 ((failures == 0))

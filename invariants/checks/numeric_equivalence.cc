@@ -409,7 +409,9 @@ void NumericEquivalenceCheck::CompareToOwnPast() {
   for (const ObservedUpdates::Deviation& deviation : updates_.Step(*observed_, *reference_)) {
     ReportDeviation(deviation);
   }
-  NoteShare(updates_.max_share(), figures_.max_update_bound_share);
+  if (updates_.missing().empty()) {
+    NoteShare(updates_.max_share(), figures_.max_update_bound_share);
+  }
   if (!updates_.missing().empty()) {
     findings_.NotObserved(
         absl::StrCat("whether updates follow from what was shown: ", updates_.missing()));

@@ -10,6 +10,11 @@
 namespace shardproof {
 namespace {
 
+// Back to the first column, and erase what stands there.
+constexpr char kOverwrite[] = "\r\033[K";
+
+}  // namespace
+
 std::string OnOneLine(absl::string_view text) {
   std::string line(text);
   for (char& c : line) {
@@ -17,11 +22,6 @@ std::string OnOneLine(absl::string_view text) {
   }
   return line;
 }
-
-// Back to the first column, and erase what stands there.
-constexpr char kOverwrite[] = "\r\033[K";
-
-}  // namespace
 
 absl::Status EnterCallersDirectory() {
   const char* const directory = std::getenv("BUILD_WORKING_DIRECTORY");

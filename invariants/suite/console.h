@@ -14,6 +14,9 @@ namespace shardproof {
 // asked (BUILD_WORKING_DIRECTORY). NotFound when that directory cannot be entered.
 absl::Status EnterCallersDirectory();
 
+// The text with a ? for every control character, newlines among them.
+std::string OnOneLine(absl::string_view text);
+
 // Prints "program: message" on stderr, always as one line: names in messages come from flags
 // and files. Returns 2, the exit code of bad input.
 int ReportBadInput(absl::string_view program, const absl::Status& status);

@@ -24,7 +24,10 @@ namespace shardproof {
 struct CaseResult {
   Verdict verdict = Verdict::kPass;  // fail over refused over pass
   std::string refusal;               // why the trainer declined; else empty
-  std::vector<CheckResult> checks;   // in DESIGN's order; empty when refused
+  // Another process judged the run, which this one only helped to execute: neither checks nor
+  // figures, and a verdict of not_observed.
+  bool judged_elsewhere = false;
+  std::vector<CheckResult> checks;  // in DESIGN's order; empty when refused
   NumericFigures numeric;
   StepFigures figures;  // of the last step
 };

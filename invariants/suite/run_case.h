@@ -1,26 +1,59 @@
 // RunCase: one RunDescription through an engine, the oracle and the checks, to a verdict.
 //
 // The audit, the Bazel targets, the fuzzer and the benchmark all call this.
+//
+// It knows no GPUs itself: a program that has them gives a DeviceEngineFactory (cuda_case.h). Where
+// the ranks of a run are in several processes, each calls RunCase with the same run and options;
+// rank 0 judges, the others execute.
 #ifndef INVARIANTS_SUITE_RUN_CASE_H_
 #define INVARIANTS_SUITE_RUN_CASE_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "collectives/world.h"
 #include "invariants/run_description/run_description.h"
 #include "invariants/suite/judge_steps.h"
+#include "trainer/engines/agreement.h"
+#include "trainer/engines/engine.h"
 #include "trainer/engines/engine_parts.h"
+#include "trainer/model/model_compute.h"
 
 namespace shardproof {
 
-enum class EngineKind : uint8_t { kCpu, kAccounting, kProvenance };
+// kCuda: a GPU a rank, through NCCL. kCudaShared: all ranks share the first GPU of this process.
+enum class EngineKind : uint8_t { kCpu, kAccounting, kProvenance, kCuda, kCudaShared };
 
 absl::string_view Name(EngineKind engine);
 absl::StatusOr<EngineKind> ParseEngineKind(absl::string_view text);
+bool NeedsGpus(EngineKind engine);
+// Whether the engine computes values, so that all nine checks find their evidence.
+bool MovesValues(EngineKind engine);
+
+// What executes a case, and with what its oracle computes layers.
+struct CaseEngine {
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<ModelCompute> oracle_compute = {};  // null: MakeModelCompute's
+  // What went wrong in oracle_compute, asked while the oracle lives. May be empty.
+  std::function<absl::Status()> oracle_status = {};
+};
+
+// Makes what runs on this process's GPUs: an engine of its ranks, which shows these, and on the
+// rank that judges (`with_oracle`) the oracle's arithmetic. Errors that say what is missing: no
+// GPU, too few, a build without CUDA. Unimplemented as MakeCpuEngine, on all ranks alike.
+using DeviceEngineFactory = std::function<absl::StatusOr<CaseEngine>(
+    const RunDescription& run, EngineKind engine, const EngineParts& parts, bool with_oracle)>;
+
+// Where ranks run. As it is: all in this process. Everything outlives the case.
+struct CaseRanks {
+  Agreement* agreement = nullptr;  // of the processes, one rank each; null: all ranks are here
+  World* world = nullptr;          // how ranks of the cpu engine meet then; null: they cannot
+};
 
 struct CaseOptions {
   EngineKind engine = EngineKind::kCpu;
@@ -32,10 +65,25 @@ struct CaseOptions {
   // What the engine executes; empty: PlannedParts, the trainer as it is. The accounting engine
   // takes no other.
   std::function<EngineParts(const RunDescription&)> make_parts = {};
+  DeviceEngineFactory make_device_engine = {};  // for the engines that need GPUs
+  CaseRanks ranks = {};
+
+  // Whether this process judges: it has all ranks, or rank 0.
+  bool judges() const {
+    return ranks.agreement == nullptr || ranks.agreement->job().rank().value == 0;
+  }
 };
 
+// The engine that RunCase judges. On the rank that judges it shows all ranks, with parameter
+// versions; on others their own. `run` and what `options` points to outlive it. `with_oracle`:
+// the one that judges will compare it, so that the oracle's memory is part of the memory allowed.
+// Errors as RunCase's, and Unimplemented for a refusal, of this process alone.
+absl::StatusOr<CaseEngine> MakeCaseEngine(const RunDescription& run, const CaseOptions& options,
+                                          bool with_oracle);
+
 // A refusal is a result, not an error. ResourceExhausted: the run needs more memory than
-// allowed. Other errors: the run is invalid, or the engine failed (a deadlock, say).
+// allowed. Other errors: the run is invalid, or the engine failed (a deadlock, say). In several
+// processes all have the same result or error (Agreement), but only rank 0 has the checks'.
 absl::StatusOr<CaseResult> RunCase(const RunDescription& run, const CaseOptions& options);
 
 // Bytes of physical memory that are free now, from /proc/meminfo; 1 TiB where there is none.

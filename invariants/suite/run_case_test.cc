@@ -1,6 +1,9 @@
 #include "invariants/suite/run_case.h"
 
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -8,7 +11,12 @@
 #include "invariants/checks/all_checks.h"
 #include "invariants/closed_forms/example_runs.h"
 #include "invariants/run_description/parse.h"
+#include "trainer/engines/agreement.h"
+#include "trainer/engines/cpu_engine.h"
+#include "trainer/engines/split_world.h"
+#include "trainer/engines/thread_jobs.h"
 #include "trainer/model/importers.h"
+#include "trainer/model/model_compute.h"
 
 namespace shardproof {
 namespace {
@@ -119,6 +127,134 @@ TEST(RunCase, AnInvalidRunIsAnErrorEvenIfTheTrainerWouldRefuseIt) {
   EXPECT_EQ(RunCase(run, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// ---------------------------------------------------------------- engines elsewhere
+
+TEST(RunCase, WithoutAFactoryThereAreNoGpuEngines) {
+  for (const EngineKind engine : {EngineKind::kCuda, EngineKind::kCudaShared}) {
+    CaseOptions options;
+    options.engine = engine;
+    const absl::Status status = RunCase(SmallRun(), options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(Name(engine))));
+  }
+}
+
+// An engine that keeps parameter versions to itself, as one on GPUs does.
+class VersionlessEngine : public Engine {
+ public:
+  explicit VersionlessEngine(std::unique_ptr<Engine> inner) : inner_(std::move(inner)) {}
+  absl::StatusOr<const StepObservation*> Step() override {
+    const absl::StatusOr<const StepObservation*> step = inner_->Step();
+    if (!step.ok()) return step;
+    step_ = **step;
+    for (RankEvents& rank : step_.events) {
+      for (Access& access : rank.accesses) access.version = -1;
+    }
+    return &step_;
+  }
+
+ private:
+  const std::unique_ptr<Engine> inner_;
+  StepObservation step_;
+};
+
+absl::StatusOr<CaseEngine> CpuInPlaceOfGpus(const RunDescription& run, const EngineParts& parts) {
+  absl::StatusOr<std::unique_ptr<Engine>> cpu =
+      MakeCpuEngine(run, parts, {.limit_bytes = int64_t{1} << 30});
+  if (!cpu.ok()) return cpu.status();
+  CaseEngine made;
+  made.engine = std::make_unique<VersionlessEngine>(*std::move(cpu));
+  made.oracle_compute = *MakeModelCompute(run);
+  return made;
+}
+
+TEST(RunCase, JudgesAnInjectedEngineByAllNineChecks) {
+  CaseOptions options;
+  options.engine = EngineKind::kCudaShared;
+  options.make_device_engine = [](const RunDescription& run, EngineKind engine,
+                                  const EngineParts& parts, bool with_oracle) {
+    EXPECT_EQ(engine, EngineKind::kCudaShared);
+    EXPECT_TRUE(with_oracle);
+    return CpuInPlaceOfGpus(run, parts);
+  };
+  const absl::StatusOr<CaseResult> result = RunCase(SmallRun(), options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->checks.size(), 9u);
+  for (const CheckResult& check : result->checks) {
+    EXPECT_EQ(check.verdict, Verdict::kPass) << check.name << " " << check.reason;
+  }
+  options.memory_limit_bytes = 100;
+  EXPECT_EQ(RunCase(SmallRun(), options).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(RunCase, AnOracleThatCouldNotComputeIsAnErrorAndNotAVerdict) {
+  CaseOptions options;
+  options.engine = EngineKind::kCudaShared;
+  options.make_device_engine = [](const RunDescription& run, EngineKind, const EngineParts& parts,
+                                  bool) {
+    absl::StatusOr<CaseEngine> made = CpuInPlaceOfGpus(run, parts);
+    made->oracle_status = [] { return absl::InternalError("the device is gone"); };
+    return made;
+  };
+  EXPECT_EQ(RunCase(SmallRun(), options).status().message(), "the device is gone");
+}
+
+// By rank, what RunCase gives to the processes of a job. `allow`, by rank: memory limits.
+std::vector<absl::StatusOr<CaseResult>> RunInProcesses(const RunDescription& run,
+                                                       const std::vector<int64_t>& allow) {
+  const int32_t ranks = run.sharding.world_size.value;
+  Meeting meeting(ranks);
+  ThreadBoard board(ranks);
+  std::vector<absl::StatusOr<CaseResult>> results(ranks, absl::UnknownError("has not run"));
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadJob job(board, rank);
+      Agreement agreement(job, absl::Seconds(30));
+      PartOfWorld world(meeting, {Rank{rank}}, absl::Seconds(30));
+      CaseOptions options;
+      options.memory_limit_bytes = allow[rank];
+      options.ranks = {.agreement = &agreement, .world = &world};
+      results[rank] = RunCase(run, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+constexpr int64_t kPlenty = int64_t{1} << 30;
+
+TEST(RunCase, InSeveralProcessesRankZeroJudgesWhatAllDid) {
+  const std::vector<absl::StatusOr<CaseResult>> results =
+      RunInProcesses(SmallRun(), {kPlenty, kPlenty});
+  ASSERT_TRUE(results[0].ok()) << results[0].status();
+  EXPECT_FALSE(results[0]->judged_elsewhere);
+  EXPECT_EQ(results[0]->checks.size(), 9u);
+  for (const CheckResult& check : results[0]->checks) {
+    EXPECT_EQ(check.verdict, Verdict::kPass) << check.name << " " << check.reason;
+  }
+  EXPECT_EQ(results[0]->figures.ranks.size(), 2u);
+  ASSERT_TRUE(results[1].ok()) << results[1].status();
+  EXPECT_TRUE(results[1]->judged_elsewhere);
+  EXPECT_TRUE(results[1]->checks.empty());
+}
+
+TEST(RunCase, InSeveralProcessesAllRefuseAlike) {
+  RunDescription run = SmallRun();
+  run.sharding.precision.reduce = Dtype::kBFloat16;
+  for (const absl::StatusOr<CaseResult>& result : RunInProcesses(run, {kPlenty, kPlenty})) {
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->verdict, Verdict::kRefused);
+  }
+}
+
+TEST(RunCase, InSeveralProcessesAllEndWithTheErrorOfOne) {
+  for (const absl::StatusOr<CaseResult>& result : RunInProcesses(SmallRun(), {kPlenty, 100})) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
+    EXPECT_TRUE(IsKnownToAll(result.status()));
+  }
+}
+
 TEST(RunCase, ReportsEachStepAfterItRan) {
   RunDescription run = SmallRun();
   run.data.steps = 4;
@@ -148,12 +284,13 @@ TEST(RunCase, BothEnginesShowTheSameFigures) {
 }
 
 TEST(ParseEngineKind, IsTheInverseOfName) {
-  for (EngineKind engine : {EngineKind::kCpu, EngineKind::kAccounting}) {
+  for (EngineKind engine : {EngineKind::kCpu, EngineKind::kAccounting, EngineKind::kProvenance,
+                            EngineKind::kCuda, EngineKind::kCudaShared}) {
     const absl::StatusOr<EngineKind> parsed = ParseEngineKind(Name(engine));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, engine);
   }
-  EXPECT_THAT(std::string(ParseEngineKind("cuda").status().message()), HasSubstr("accounting"));
+  EXPECT_THAT(std::string(ParseEngineKind("gpu").status().message()), HasSubstr("accounting"));
 }
 
 TEST(ReplayLine, HoldsTheWholeRun) {

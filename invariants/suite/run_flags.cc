@@ -42,7 +42,17 @@ absl::Status NothingBesidesRun(const RunFlags& raw, const Flags& flags) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RunDescription>> RunsOfModes(const RunFlags& raw) {
+// Whether `ranks`, which the text asks for, are those that a launcher has started.
+absl::Status CheckLaunched(absl::string_view text, int64_t ranks, const LaunchEnvironment& launch) {
+  if (launch.launcher == Launcher::kNone || ranks == launch.world_size.value) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      text, " asks for ", ranks, " ranks, and ", Name(launch.launcher), " has started ",
+      launch.world_size.value, " processes, one a rank: accepted is ", launch.world_size.value));
+}
+
+absl::StatusOr<std::vector<RunDescription>> RunsOfModes(const RunFlags& raw, int32_t world_size) {
   if (raw.model.empty()) {
     return absl::InvalidArgumentError(
         "--model is missing; accepted: mlp:8x2048, mlp:33,65,17:bias, probe:10x3,7, a "
@@ -55,7 +65,7 @@ absl::StatusOr<std::vector<RunDescription>> RunsOfModes(const RunFlags& raw) {
   SHARDPROOF_ASSIGN_OR_RETURN(base.optimizer.kind, ParseOptimizerKind(raw.optimizer));
   base.data = raw.data;
   base.clip_grad_norm = raw.clip_grad_norm;
-  base.sharding.world_size = WorldSize{static_cast<int32_t>(raw.world_size)};
+  base.sharding.world_size = WorldSize{world_size};
   base.sharding.bucket_cap_bytes = std::llround(raw.bucket_cap_mb * (1 << 20));
   SHARDPROOF_ASSIGN_OR_RETURN(base.model, ImportModel(raw.model));
   std::vector<RunDescription> runs;
@@ -96,10 +106,21 @@ void DeclareRunFlags(const ModeFlag& mode_flag, RunFlags& raw, Flags& flags) {
                "that describe a run");
 }
 
-absl::StatusOr<std::vector<RunDescription>> MakeRuns(const RunFlags& raw, const Flags& flags) {
-  if (raw.run.empty()) return RunsOfModes(raw);
+absl::StatusOr<std::vector<RunDescription>> MakeRuns(const RunFlags& raw, const Flags& flags,
+                                                     const LaunchEnvironment& launch) {
+  if (raw.run.empty()) {
+    if (launch.launcher == Launcher::kNone) {
+      return RunsOfModes(raw, static_cast<int32_t>(raw.world_size));
+    }
+    if (flags.given("world_size")) {
+      SHARDPROOF_RETURN_IF_ERROR(
+          CheckLaunched(absl::StrCat("--world_size=", raw.world_size), raw.world_size, launch));
+    }
+    return RunsOfModes(raw, launch.world_size.value);
+  }
   SHARDPROOF_RETURN_IF_ERROR(NothingBesidesRun(raw, flags));
   SHARDPROOF_ASSIGN_OR_RETURN(RunDescription run, WholeRun(raw.run));
+  SHARDPROOF_RETURN_IF_ERROR(CheckLaunched("--run", run.sharding.world_size.value, launch));
   return std::vector<RunDescription>{std::move(run)};
 }
 

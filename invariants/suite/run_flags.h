@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/launch/launch_environment.h"
 #include "invariants/run_description/flags.h"
 #include "invariants/run_description/run_description.h"
 
@@ -45,8 +46,11 @@ struct RunFlags {
 void DeclareRunFlags(const ModeFlag& mode_flag, RunFlags& raw, Flags& flags);
 
 // After Parse: the one run of --run, or one run a mode row, each accepted by Validate.
+// Where a launcher has started a process a rank, there are as many ranks as processes: world_size
+// need not be given, and may not differ.
 // InvalidArgument or NotFound in one line that names the flag, its value and what is accepted.
-absl::StatusOr<std::vector<RunDescription>> MakeRuns(const RunFlags& raw, const Flags& flags);
+absl::StatusOr<std::vector<RunDescription>> MakeRuns(const RunFlags& raw, const Flags& flags,
+                                                     const LaunchEnvironment& launch = {});
 
 }  // namespace shardproof
 

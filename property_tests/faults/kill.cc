@@ -79,7 +79,7 @@ bool AddResult(const RunDescription& run, EngineKind engine,
     return false;
   }
   for (const CheckResult& check : result->checks) {
-    const bool judges = engine == EngineKind::kCpu || check.name == "provenance";
+    const bool judges = MovesValues(engine) || check.name == "provenance";
     const bool judged = check.verdict == Verdict::kPass || check.verdict == Verdict::kFail;
     if (judges && !judged) report.unjudged.push_back(check.name);
     if (check.verdict != Verdict::kFail || KilledBy(report, check.name)) continue;
@@ -87,7 +87,7 @@ bool AddResult(const RunDescription& run, EngineKind engine,
     report.killers.push_back(check.name);
     report.failures.push_back(check);
   }
-  if (engine == EngineKind::kCpu) report.classic = ClassicKillers(run, *result);
+  if (MovesValues(engine)) report.classic = ClassicKillers(run, *result);
   return true;
 }
 
@@ -119,13 +119,17 @@ absl::StatusOr<RunDescription> ParseFaultRun(absl::string_view line) {
   return ParseRun(line, ImportModel);
 }
 
-KillReport RunEdited(const RunDescription& run, const PartsEdit& edit) {
+KillReport RunEdited(const RunDescription& run, const PartsEdit& edit, const KillEngines& engines) {
   KillReport report;
-  for (EngineKind engine : {EngineKind::kCpu, EngineKind::kProvenance}) {
+  std::vector<EngineKind> kinds = {engines.values};
+  if (engines.provenance) kinds.push_back(EngineKind::kProvenance);
+  for (EngineKind engine : kinds) {
     CaseOptions options;
     options.engine = engine;
+    options.make_device_engine = engines.make_device_engine;
+    options.ranks = engines.ranks;
     options.checks = AllCheckNames();
-    options.checks.push_back(engine == EngineKind::kCpu ? "overlap" : "provenance");
+    options.checks.push_back(MovesValues(engine) ? "overlap" : "provenance");
     if (edit) {
       options.make_parts = [&edit](const RunDescription& asked) {
         return edit(asked, PlannedParts(asked));

@@ -24,11 +24,20 @@ namespace shardproof {
 // versions, so their score is an upper bound.
 std::vector<std::string> ClassicCheckNames();
 
+// What executes edited trainers: an engine that moves values and then, unless it ended in an error
+// or a refusal, the provenance engine.
+struct KillEngines {
+  EngineKind values = EngineKind::kCpu;
+  bool provenance = true;
+  DeviceEngineFactory make_device_engine = {};  // of an engine that needs GPUs
+  CaseRanks ranks = {};                         // with processes: without provenance
+};
+
 struct KillReport {
-  // Checks with verdict fail on the cpu or the provenance engine, in the order of
-  // AllCheckNames(); then kEngineError where ranks hang or disagree.
+  // Checks with verdict fail on either engine, in the order of AllCheckNames(); then kEngineError
+  // where ranks hang or disagree.
   std::vector<std::string> killers;
-  // Checks without a verdict: any on the cpu engine, provenance on its own.
+  // Checks without a verdict: any on the engine with values, provenance on its own.
   std::vector<std::string> unjudged;
   std::vector<std::string> classic;  // those of ClassicCheckNames() that object
   // The engine's error. One that is no hang and no disagreement kills nothing: the edit is no plan
@@ -50,9 +59,11 @@ std::vector<std::string> KillerNames();
 
 absl::StatusOr<RunDescription> ParseFaultRun(absl::string_view line);
 
-// On the cpu engine with overlap, then on the provenance engine with provenance. `edit` empty: the
-// trainer as it is.
-KillReport RunEdited(const RunDescription& run, const PartsEdit& edit);
+// On the engine with values with all nine checks and overlap, then on the provenance engine with
+// the nine and provenance. `edit` empty: the trainer as it is. Where the ranks are in several
+// processes, only rank 0's report says what the checks found; an error is in all of them.
+KillReport RunEdited(const RunDescription& run, const PartsEdit& edit,
+                     const KillEngines& engines = {});
 
 }  // namespace shardproof
 

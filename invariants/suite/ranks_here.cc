@@ -1,0 +1,79 @@
+#include "invariants/suite/ranks_here.h"
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "collectives/mpi/mpi_launch.h"
+#include "invariants/run_description/status_macros.h"
+#include "invariants/suite/console.h"
+
+namespace shardproof {
+namespace {
+
+// Rank 0's words come first: the launcher ends the job with the first process that fails.
+constexpr absl::Duration kHeadStart = absl::Seconds(2);
+// So long the others wait for rank 0 to end the job.
+constexpr absl::Duration kEnd = absl::Seconds(10);
+
+}  // namespace
+
+absl::Status RanksHere::Join(absl::Duration timeout) {
+  switch (environment_.launcher) {
+    case Launcher::kNone:
+      return absl::OkStatus();
+    case Launcher::kMpirun: {
+      SHARDPROOF_ASSIGN_OR_RETURN(mpi_, CreateMpiRanks({.timeout = timeout}));
+      SHARDPROOF_ASSIGN_OR_RETURN(job_, JoinMpirunJob(*mpi_, environment_, timeout));
+      break;
+    }
+    case Launcher::kTorchrun: {
+      SHARDPROOF_ASSIGN_OR_RETURN(job_, JoinTorchrunJob(environment_, timeout));
+      break;
+    }
+  }
+  agreement_ = std::make_unique<Agreement>(*job_, timeout);
+  return absl::OkStatus();
+}
+
+CaseRanks RanksHere::case_ranks() { return {.agreement = agreement_.get(), .world = mpi_.get()}; }
+
+absl::Status RanksHere::AgreeOn(const absl::Status& status) {
+  return agreement_ == nullptr ? status : agreement_->Conclude(status);
+}
+
+int RanksHere::Leave(int exit_code) {
+  const absl::Status all_here = AgreeOn(absl::OkStatus());
+  if (!all_here.ok()) return Fail(all_here);
+  // Rank 0 serves the job, so it goes last: when all have said that they know that all are here.
+  // Who cannot say so any more has ended well all the same.
+  if (job_ != nullptr) (void)job_->Gather("", kEnd);
+  return exit_code;
+}
+
+int RanksHere::Fail(const absl::Status& status) {
+  const bool met = agreement_ != nullptr;
+  const bool said_by_rank_0 = !leads() && (!met || IsKnownToAll(status));
+  if (said_by_rank_0) AwaitTheEnd();
+  if (mpi_ != nullptr) {
+    const std::string line = OnOneLine(absl::StrCat(program_, ": ", status.message()));
+    mpi_->Abort(absl::Status(status.code(), line), 2);
+  }
+  if (leads()) return ReportBadInput(program_, status);
+  if (said_by_rank_0) return 2;
+  return ReportBadInput(
+      program_, absl::Status(status.code(), absl::StrCat("rank ", environment_.rank.value, ": ",
+                                                         status.message())));
+}
+
+// Until rank 0 has ended the job, or long enough.
+void RanksHere::AwaitTheEnd() {
+  if (job_ == nullptr) {
+    absl::SleepFor(kHeadStart);
+  } else {
+    // Nobody sets it: this ends when rank 0 does.
+    (void)job_->Await("the end", "rank 0", kEnd);
+    absl::SleepFor(kHeadStart);
+  }
+}
+
+}  // namespace shardproof
