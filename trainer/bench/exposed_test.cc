@@ -1,0 +1,69 @@
+// Intervals drawn by hand; a picture says what is exposed. Time goes to the right.
+#include "trainer/bench/exposed.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace shardproof {
+namespace {
+
+KernelSpan Collective(int64_t start_ns, int64_t end_ns, int32_t device = 0) {
+  return {device, true, start_ns, end_ns};
+}
+KernelSpan Other(int64_t start_ns, int64_t end_ns, int32_t device = 0) {
+  return {device, false, start_ns, end_ns};
+}
+
+TEST(Exposed, NothingIsExposedWithoutCollectives) {
+  EXPECT_EQ(ExposedCommunicationNs({}, 0), 0);
+  EXPECT_EQ(ExposedCommunicationNs({Other(0, 100), Other(50, 70)}, 0), 0);
+}
+
+TEST(Exposed, ALoneCollectiveIsExposedWhole) {
+  EXPECT_EQ(ExposedCommunicationNs({Collective(10, 35)}, 0), 25);
+}
+
+TEST(Exposed, WhatRunsBesideComputeIsHidden) {
+  // collective  [10      40)
+  // other           [20         60)
+  EXPECT_EQ(ExposedCommunicationNs({Collective(10, 40), Other(20, 60)}, 0), 10);
+  EXPECT_EQ(ExposedCommunicationNs({Collective(20, 40), Other(10, 60)}, 0), 0);
+  EXPECT_EQ(ExposedCommunicationNs({Collective(10, 60), Other(20, 40)}, 0), 30);
+}
+
+TEST(Exposed, TwoCollectivesAtOnceCountOnce) {
+  EXPECT_EQ(ExposedCommunicationNs({Collective(0, 30), Collective(10, 50)}, 0), 50);
+}
+
+TEST(Exposed, AnyOtherKernelHides) {
+  // Gaps of [0, 100) that neither other kernel fills: [10, 20), [50, 60) and [90, 100).
+  EXPECT_EQ(
+      ExposedCommunicationNs({Other(60, 90), Collective(0, 100), Other(20, 50), Other(0, 10)}, 0),
+      30);
+}
+
+TEST(Exposed, KernelsThatMeetLeaveNoGap) {
+  EXPECT_EQ(ExposedCommunicationNs({Other(0, 10), Collective(10, 20), Other(20, 30)}, 0), 10);
+  EXPECT_EQ(ExposedCommunicationNs({Other(0, 15), Other(15, 30), Collective(10, 20)}, 0), 0);
+}
+
+TEST(Exposed, IdleTimeIsNotExposed) {
+  EXPECT_EQ(ExposedCommunicationNs({Other(0, 10), Collective(40, 50), Other(90, 100)}, 0), 10);
+}
+
+TEST(Exposed, DevicesAreApart) {
+  const std::vector<KernelSpan> spans = {Collective(0, 50, 0), Other(0, 50, 1),
+                                         Collective(0, 80, 1)};
+  EXPECT_EQ(ExposedCommunicationNs(spans, 0), 50);
+  EXPECT_EQ(ExposedCommunicationNs(spans, 1), 30);
+  EXPECT_EQ(ExposedCommunicationNs(spans, 2), 0);
+}
+
+TEST(Exposed, KernelsOfNoDuration) {
+  EXPECT_EQ(ExposedCommunicationNs({Collective(10, 10), Other(5, 5)}, 0), 0);
+  EXPECT_EQ(ExposedCommunicationNs({Collective(0, 20), Other(10, 10)}, 0), 20);
+}
+
+}  // namespace
+}  // namespace shardproof
