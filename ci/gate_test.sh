@@ -292,6 +292,13 @@ echo 1 >../status
 gate base HEAD --out ../out
 expect_equal "ended early" "${gate_status}" 1
 expect_match "ended early" "${stdout}" "Bazel ended with status 1"
+# No test is left by the tag filter: so be it for a selection, but not for everything.
+echo 4 >../status
+gate base HEAD --out ../out
+expect_equal "no test fits" "${gate_status} ${stdout%(*}" "0 gate: some: 3 targets depend on what changed (1 files)
+gate: passed: 0 passed, 0 failed; no affected test is one that this configuration runs; seed 1 "
+gate base HEAD --out ../out --all
+expect_equal "no test at all" "${gate_status}" 1
 echo 2 >../status
 gate base HEAD --out ../out -- --no_such_flag
 expect_equal "refused by Bazel" "${gate_status}" 2

@@ -37,9 +37,11 @@ def _nvcc_objects_impl(ctx):
         # Bits are compared: a kernel fuses a product into a sum only where it says so (fmaf).
         args.add("-fmad=false")
 
-        # Bazel's sandboxes share /tmp and reuse process ids, which nvcc names its files by.
+        # Bazel's sandboxes share one folder for temporary files and reuse process ids, which nvcc names its files by.
         args.add("--objdir-as-tempdir")
-        args.add_all(["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in ctx.attr.archs])
+
+        # Code for these GPUs, and PTX that the driver compiles for those that come after them.
+        args.add_all(["-gencode=arch=compute_%s,code=[sm_%s,compute_%s]" % (a, a, a) for a in ctx.attr.archs])
         args.add_all(_MODE_FLAGS[ctx.var["COMPILATION_MODE"]])
         args.add("-I.")
         args.add_all(depset(transitive = [c.quote_includes for c in contexts]), before_each = "-I")
@@ -62,6 +64,7 @@ def _nvcc_objects_impl(ctx):
 _nvcc_objects = rule(
     implementation = _nvcc_objects_impl,
     attrs = {
+        # The oldest is also what collectives/nccl/requirements.h asks a GPU for.
         "archs": attr.string_list(default = ["90"]),
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),

@@ -2,6 +2,7 @@
 # The program behind the arg_tests of this package: it compares its arguments with what the target says they should be.
 #   --expected=FILE   the arguments after this one are the lines of FILE
 #   --exactly=WORDS   the arguments before this one are WORDS, and none comes after it
+#   --environment=NAME=VALUE   the variable has that value
 set -euo pipefail
 
 before=()
@@ -20,11 +21,18 @@ while (($# > 0)); do
       printf 'expected "%s", found "%s" and %d after it\n' "${1#--exactly=}" "${before[*]}" $(($# - 1)) >&2
       exit 7
       ;;
+    --environment=*)
+      entry=${1#--environment=}
+      name=${entry%%=*}
+      [[ "${!name-}" == "${entry#*=}" ]] && exit 0
+      printf 'expected %s, found "%s"\n' "${entry}" "${!name-}" >&2
+      exit 7
+      ;;
     *)
       before+=("$1")
       shift
       ;;
   esac
 done
-echo "neither --expected= nor --exactly= was given" >&2
+echo "none of --expected=, --exactly= and --environment= was given" >&2
 exit 7
