@@ -286,6 +286,27 @@ gate: failed: 0 passed, 1 failed; seed 1 "
 expect_equal "reports" "$(ls ../out/junit)" "trainer__plan+test.xml"
 expect_match "summary" "$(cat ../out/summary.md)" "replay: ci/bazel run"
 
+# Where no test could be run, nothing has passed. One that could is enough: others may need what this machine has not.
+{
+  configured //trainer:plan_test cc_test SMALL
+  aborted //trainer:plan_test SKIPPED
+  configured //trainer:other_test cc_test SMALL
+  aborted //trainer:other_test SKIPPED
+} >../events
+echo 0 >../status
+for everything in "" --all; do
+  gate base HEAD --out ../out ${everything:+"${everything}"}
+  expect_equal "all skipped" "${gate_status} $(tail -n 1 ../stdout | sed 's/ (.*//')" \
+    "1 gate: failed: 0 passed, 0 failed, 2 skipped; all were skipped: this machine lacks what they need; seed 1"
+done
+expect_match "summary" "$(cat ../out/summary.md)" "Gate: failed.*all were skipped"
+{
+  configured //trainer:third_test cc_test SMALL
+  summary //trainer:third_test PASSED 10
+} >>../events
+gate base HEAD --out ../out
+expect_equal "one not skipped" "${gate_status} $(tail -n 1 ../stdout | sed 's/ (.*//')" "0 gate: passed: 1 passed, 0 failed, 2 skipped; seed 1"
+
 # A build that ends early although no test failed is a failure, and a command Bazel refuses is bad input.
 : >../events
 echo 1 >../status

@@ -16,6 +16,15 @@ fail() {
 [[ "$(cut -d' ' -f5 seen | sort -u | wc -l)" == 3 ]] || fail "two ranks look like one host, which NCCL refuses"
 [[ "$(cut -d' ' -f6 seen | sort -u | wc -l)" == 1 ]] || fail "ranks look for each other on several ports"
 
+# One writer for each file of a test; Bazel has set the first two for this test too.
+# shellcheck disable=SC2016  # the ranks expand it
+show='echo "${RANK} ${XML_OUTPUT_FILE-none} ${TEST_PREMATURE_EXIT_FILE-none} ${GTEST_OUTPUT-none} ${GTEST_BRIEF-none}"'
+(
+  unset GTEST_BRIEF
+  XML_OUTPUT_FILE=xml TEST_PREMATURE_EXIT_FILE=early GTEST_OUTPUT=xml:other "${script}" 3 bash -c "${show}"
+) | sort >seen
+[[ "$(<seen)" == $'0 xml early xml:other none\n1 none none none 1\n2 none none none 1' ]] || fail "files of a test: $(<seen)"
+
 # The others would run for a minute: the test's own time is short.
 "${script}" 3 bash -c '[[ "${RANK}" != 1 ]] || exit 5; exec sleep 60'
 [[ $? == 5 ]] || fail "the status is not that of the rank that failed"

@@ -4,7 +4,7 @@ set -euo pipefail
 
 readonly script="${PWD}/ci/sanitize_gpu"
 cd "${TEST_TMPDIR}"
-unset SHARDPROOF_BIN SHARDPROOF_BAZEL SHARDPROOF_SANITIZER_SECONDS
+unset SHARDPROOF_BIN SHARDPROOF_BAZEL SHARDPROOF_SANITIZER_SECONDS SHARDPROOF_GPUS
 export CUDA_HOME="${PWD}/no_cuda"
 failures=0
 
@@ -55,6 +55,8 @@ cat >tools/compute-sanitizer <<'END_OF_TOOL'
 #!/bin/bash
 echo "$*" >>"${TEST_TMPDIR}/tool_calls"
 echo "========= COMPUTE-SANITIZER"
+# A test that does not know how many GPUs it is for fails.
+[[ "${SHARDPROOF_GPUS:-}" == 1 ]] || exit 1
 if [[ -n "${SAY_FOR:-}" && "$*" =~ ${SAY_FOR} ]]; then
   printf '%b' "${SAY}"
   [[ -z "${HANG:-}" ]] || exec sleep 60

@@ -17,6 +17,7 @@
 #include "collectives/communicator.h"
 #include "collectives/device_status.h"
 #include "collectives/device_world.h"
+#include "gtest/gtest.h"
 #include "invariants/run_description/status_macros.h"
 #include "invariants/run_description/vocabulary.h"
 
@@ -25,9 +26,13 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
+void ExpectOk(cudaError_t result, const char* call) {
+  EXPECT_EQ(result, cudaSuccess) << call << ": " << cudaGetErrorString(result);
+}
+
 // Device memory that is freed at the end of a scope.
 struct Bytes {
-  ~Bytes() { cudaFree(data); }
+  ~Bytes() { ExpectOk(cudaFree(data), "cudaFree"); }
   absl::Status Allocate(size_t bytes) {
     SHARDPROOF_DEVICE_OK(cudaMalloc(&data, std::max<size_t>(bytes, 16)));
     return absl::OkStatus();
@@ -151,19 +156,25 @@ absl::Status CheckKinds(Communicator& communicator, DeviceStream stream, int64_t
 
 }  // namespace
 
-StreamForTest::StreamForTest() { cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
-StreamForTest::~StreamForTest() { cudaStreamDestroy(stream_); }
+StreamForTest::StreamForTest() {
+  ExpectOk(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+}
+StreamForTest::~StreamForTest() { ExpectOk(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
 
 FloatsForTest::FloatsForTest(const std::vector<float>& values) : count_(values.size()) {
-  cudaMalloc(reinterpret_cast<void**>(&data_), values.size() * sizeof(float));
-  cudaMemcpy(data_, values.data(), values.size() * sizeof(float), cudaMemcpyHostToDevice);
+  const size_t bytes = values.size() * sizeof(float);
+  ExpectOk(cudaMalloc(reinterpret_cast<void**>(&data_), bytes), "cudaMalloc");
+  ExpectOk(cudaMemcpy(data_, values.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+  // A copy may return before its end, and streams that do not block do not wait for it.
+  ExpectOk(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
 
-FloatsForTest::~FloatsForTest() { cudaFree(data_); }
+FloatsForTest::~FloatsForTest() { ExpectOk(cudaFree(data_), "cudaFree"); }
 
 std::vector<float> FloatsForTest::Download() const {
   std::vector<float> values(count_);
-  cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDeviceToHost);
+  ExpectOk(cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDeviceToHost),
+           "cudaMemcpy");
   return values;
 }
 

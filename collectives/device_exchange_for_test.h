@@ -1,4 +1,5 @@
-// Collectives on real device memory, checked against plain loops: for tests of DeviceWorlds.
+// Collectives on real device memory, checked against plain loops: for tests of DeviceWorlds. A CUDA
+// call that fails where nothing is returned fails the test.
 #ifndef COLLECTIVES_DEVICE_EXCHANGE_FOR_TEST_H_
 #define COLLECTIVES_DEVICE_EXCHANGE_FOR_TEST_H_
 
@@ -28,7 +29,7 @@ class StreamForTest {
   DeviceStream stream_ = nullptr;
 };
 
-// float32 values on the current device.
+// float32 values on the current device, for any of its streams.
 class FloatsForTest {
  public:
   explicit FloatsForTest(const std::vector<float>& values);
@@ -36,6 +37,7 @@ class FloatsForTest {
   FloatsForTest(const FloatsForTest&) = delete;
   FloatsForTest& operator=(const FloatsForTest&) = delete;
   float* data() const { return data_; }
+  // What is there now: wait for what writes it.
   std::vector<float> Download() const;
 
  private:

@@ -36,10 +36,11 @@ class AuditRunner {
         progress_(ranks.leads()) {
     options_.engine = request.engine.engine;
     options_.ranks = ranks.case_ranks();
-    options_.make_device_engine = CudaEngineFactory({.tf32 = request.engine.tf32,
-                                                     .timeout = request.engine.timeout,
-                                                     .job = ranks.job(),
-                                                     .device = ranks.local_rank()});
+    options_.make_device_engine =
+        CudaEngineFactory({.tf32 = request.engine.tf32,
+                           .timeout = request.engine.gpu_collective_timeout,
+                           .job = ranks.job(),
+                           .device = ranks.local_rank()});
   }
 
   absl::StatusOr<AuditReport> Run() {

@@ -29,6 +29,14 @@ for format in table json; do
 done
 
 # Evidence that was asked for and is not there fails as it does in one process.
+run_program --model=mlp:2x8 --modes=zero2 --world_size=2 --require=provenance
+[[ "${status}" == 1 ]] || fail "exit code ${status}, not 1"
+cp stdout in_one_process
+run_ranks 2 --model=mlp:2x8 --modes=zero2 --require=provenance
+[[ "${status}" == 1 ]] || fail "exit code ${status}, not 1"
+cmp -s in_one_process stdout || fail "two processes print something else than one"
+
+# The report goes into a file once.
 run_ranks 2 --model=mlp:2x8 --modes=zero2 --require=all --out=report.json --format=json
 [[ "${status}" == 0 ]] || fail "exit code ${status}, not 0"
 [[ ! -s stdout ]] || fail "something on stdout"

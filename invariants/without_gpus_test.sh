@@ -43,6 +43,8 @@ for program in "${audit}" "${zero_train}"; do
   expect_bad_input "--world_size=3 asks for 3 ranks, and torchrun has started 2" "${run[@]}" --world_size=3
   expect_bad_input "rank 1 did not join the job within 1s" "${run[@]}"
   expect_bad_input "--engine=cuda_shared under torchrun" --model=mlp:2x8 "${flag}=zero2" --engine=cuda_shared
+  RANK=1 expect_bad_input "rank 1 found no rank 0" "${run[@]}"
+  RANK=1 MASTER_ADDR=nowhere.invalid expect_bad_input "nowhere.invalid" "${run[@]}"
   RANK=2 expect_bad_input 'RANK is "2"' "${run[@]}"
   RANK=first expect_bad_input 'RANK is "first"' "${run[@]}"
   WORLD_SIZE=0 expect_bad_input 'WORLD_SIZE is "0"' "${run[@]}"
@@ -52,6 +54,19 @@ for program in "${audit}" "${zero_train}"; do
   MASTER_ADDR="" expect_bad_input "MASTER_ADDR is empty" "${run[@]}"
   OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 \
     expect_bad_input 'OMPI_COMM_WORLD_RANK is "1" and RANK is "0"' "${run[@]}"
+done
+# Ranks that were told different things. Rank 1 is refused, and says so; rank 0 waits for a rank 1 that it can take.
+for program in "${audit}" "${zero_train}"; do
+  flag=--modes
+  [[ "${program}" == "${audit}" ]] || flag=--mode
+  "${program}" --model=mlp:2x8 "${flag}=zero2" --engine=cuda --timeout_s=4 >stdout_of_0 2>stderr_of_0 &
+  RANK=1 WORLD_SIZE=3 expect_bad_input "rank 1 says that there are 3 ranks; rank 0 was told 2" \
+    --model=mlp:2x8 "${flag}=zero2" --engine=cuda --timeout_s=4
+  scenario="rank 0 of two without rank 1"
+  status=0
+  wait "$!" || status=$?
+  [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
+  [[ ! -s stdout_of_0 && "$(wc -l <stderr_of_0)" == 1 ]] || fail "rank 0 says $(cat stdout_of_0 stderr_of_0)"
 done
 unset LOCAL_RANK
 for program in "${audit}" "${zero_train}"; do

@@ -11,6 +11,8 @@
 namespace shardproof {
 namespace {
 
+constexpr char kKernelWitness[] = "kernel_witness";
+
 EngineVerdict WithoutJudgement(EngineKind engine, absl::string_view cause, absl::string_view reason,
                                bool is_bad_input) {
   return {.engine = engine,
@@ -56,6 +58,21 @@ bool Satisfies(const RunDescription& run, EngineKind engine, const CheckResult& 
   return false;
 }
 
+std::string WitnessComplaint(const RunDescription& run, EngineKind engine,
+                             const std::vector<DeviceWitness>& devices) {
+  if (!NeedsGpus(engine)) return "";
+  for (int32_t rank = 0; rank < run.sharding.world_size.value; ++rank) {
+    const bool shown = std::any_of(devices.begin(), devices.end(), [&](const auto& device) {
+      return device.rank == rank && !device.collective_kernels.empty();
+    });
+    if (shown == (engine == EngineKind::kCuda)) continue;
+    return absl::StrCat("rank ", rank, " shows ", shown ? "" : "no ",
+                        "kernels of its collectives; on ", Name(engine),
+                        shown ? " there must be none" : " there must be a count of every kind");
+  }
+  return "";
+}
+
 EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options) {
   const absl::StatusOr<CaseResult> result = RunCase(run, options);
   if (!result.ok()) {
@@ -76,6 +93,14 @@ EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options) {
             : absl::StrCat(check.name, " ", Name(check.verdict), ": ", check.reason, "\n");
     absl::StrAppend(&verdict.details, verdict.details.empty() ? "" : "\n", reason,
                     FailureText(check));
+  }
+  const std::string unwitnessed =
+      result->judged_elsewhere ? ""
+                               : WitnessComplaint(run, options.engine, result->figures.devices);
+  if (!unwitnessed.empty()) {
+    names.push_back(kKernelWitness);
+    absl::StrAppend(&verdict.details, verdict.details.empty() ? "" : "\n", kKernelWitness, ": ",
+                    unwitnessed, "\n");
   }
   if (names.empty()) return verdict;
   verdict.passes = false;

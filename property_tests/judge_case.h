@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "invariants/checks/check.h"
+#include "invariants/observation/observation.h"
 #include "invariants/run_description/run_description.h"
 #include "invariants/suite/run_case.h"
 
@@ -31,7 +32,15 @@ struct EngineVerdict {
 // `padding` if the run has moments, the only places it shows.
 bool Satisfies(const RunDescription& run, EngineKind engine, const CheckResult& check);
 
-// Passes when every check that was asked for satisfies.
+// What is wrong with whose kernels the last step of a run on `engine` shows, in one line; "" if
+// nothing. collective_ledger judges the kernels that it is shown and would not miss any, so that
+// nobody would notice if the witness were gone. `cuda` owes those of every rank. Ranks that share a
+// GPU, on `cuda_shared`, cannot be told apart by its kernels and must show none.
+std::string WitnessComplaint(const RunDescription& run, EngineKind engine,
+                             const std::vector<DeviceWitness>& devices);
+
+// Passes when every check that was asked for satisfies, and nothing is wrong with the witnesses;
+// that is the cause "kernel_witness".
 EngineVerdict JudgeCase(const RunDescription& run, const CaseOptions& options);
 
 // Those that need nothing but this process, in the order in which they are worth a look.

@@ -1,9 +1,15 @@
 #include "property_tests/judge_case.h"
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "invariants/run_description/parse.h"
 #include "property_tests/summing_trainer.h"
+#include "trainer/engines/cpu_engine.h"
 #include "trainer/model/importers.h"
 
 namespace shardproof {
@@ -101,6 +107,82 @@ TEST(JudgeCase, AnEngineOfGpusInAProgramWithoutIsNoPass) {
         JudgeCase(Parsed("model=mlp:3,2;world_size=2;mode=zero2"), {.engine = engine});
     EXPECT_FALSE(verdict.passes) << Name(engine);
     EXPECT_EQ(verdict.engine, engine);
+  }
+}
+
+DeviceWitness Counted(int32_t rank) {
+  return {.rank = rank, .collective_kernels = {0, 0, 0, 0, 0}};
+}
+
+TEST(WitnessComplaint, AGpuARankOwesTheKernelsOfEveryRank) {
+  const RunDescription run = Parsed("model=mlp:3,2;world_size=2;mode=zero2");
+  EXPECT_EQ(WitnessComplaint(run, EngineKind::kCuda, {Counted(0), Counted(1)}), "");
+  EXPECT_EQ(WitnessComplaint(run, EngineKind::kCuda, {Counted(1), Counted(0)}), "");
+  const DeviceWitness memory_only = {.rank = 1, .steady_bytes = 4096, .peak_bytes = 8192};
+  for (const std::vector<DeviceWitness>& devices :
+       {std::vector<DeviceWitness>{Counted(0)}, {Counted(0), memory_only}}) {
+    EXPECT_EQ(WitnessComplaint(run, EngineKind::kCuda, devices),
+              "rank 1 shows no kernels of its collectives; on cuda there must be a count of every "
+              "kind");
+  }
+  EXPECT_THAT(WitnessComplaint(run, EngineKind::kCuda, {}), StartsWith("rank 0 shows no kernels"));
+}
+
+TEST(WitnessComplaint, RanksThatShareAGpuMustShowNone) {
+  const RunDescription run = Parsed("model=mlp:3,2;world_size=2;mode=zero2");
+  EXPECT_EQ(WitnessComplaint(run, EngineKind::kCudaShared, {}), "");
+  EXPECT_EQ(WitnessComplaint(run, EngineKind::kCudaShared, {{.rank = 0}, {.rank = 1}}), "");
+  EXPECT_EQ(WitnessComplaint(run, EngineKind::kCudaShared, {{.rank = 0}, Counted(1)}),
+            "rank 1 shows kernels of its collectives; on cuda_shared there must be none");
+}
+
+TEST(WitnessComplaint, EnginesWithoutGpusOweNoKernels) {
+  const RunDescription run = Parsed("model=mlp:3,2;world_size=2;mode=zero2");
+  for (const EngineKind engine : AllEngines()) EXPECT_EQ(WitnessComplaint(run, engine, {}), "");
+}
+
+// The cpu engine as a program without a witness would have its GPUs: values alone.
+class UnwitnessedEngine : public Engine {
+ public:
+  explicit UnwitnessedEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  absl::StatusOr<const StepObservation*> Step() override {
+    absl::StatusOr<const StepObservation*> step = engine_->Step();
+    if (!step.ok()) return step.status();
+    observation_ = **step;
+    for (RankEvents& rank : observation_.events) {
+      for (Access& access : rank.accesses) access.version = -1;
+    }
+    return &observation_;
+  }
+
+ private:
+  const std::unique_ptr<Engine> engine_;
+  StepObservation observation_;
+};
+
+TEST(JudgeCase, GpusWithoutAWitnessAreNoPass) {
+  const RunDescription run = Parsed("model=mlp:3,2;world_size=2;mode=zero2");
+  CaseOptions options = {.engine = EngineKind::kCuda};
+  options.make_device_engine = [](const RunDescription& made_for, EngineKind,
+                                  const EngineParts& parts, bool) -> absl::StatusOr<CaseEngine> {
+    auto cpu = MakeCpuEngine(made_for, parts, {.limit_bytes = int64_t{1} << 30});
+    if (!cpu.ok()) return cpu.status();
+    CaseEngine made;
+    made.engine = std::make_unique<UnwitnessedEngine>(*std::move(cpu));
+    return made;
+  };
+  for (const std::vector<std::string>& checks :
+       {std::vector<std::string>{}, {"padding"}, {"collective_ledger"}}) {
+    options.checks = checks;
+    options.engine = EngineKind::kCuda;
+    const EngineVerdict verdict = JudgeCase(run, options);
+    EXPECT_FALSE(verdict.passes);
+    EXPECT_EQ(verdict.cause, "kernel_witness");
+    EXPECT_EQ(verdict.headline, "FAILS kernel_witness");
+    EXPECT_THAT(verdict.details, StartsWith("kernel_witness: rank 0 shows no kernels"));
+    options.engine = EngineKind::kCudaShared;
+    const EngineVerdict shared = JudgeCase(run, options);
+    EXPECT_TRUE(shared.passes) << shared.headline << shared.details;
   }
 }
 

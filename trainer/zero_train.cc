@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Engine>> MakeEngine(const TrainRequest& request, 
   // A tenth stays for everything else on the machine.
   options.memory_limit_bytes = ranks.ShareOf(AvailableMemoryBytes() / 10 * 9);
   options.make_device_engine = CudaEngineFactory({.tf32 = request.engine.tf32,
-                                                  .timeout = request.engine.timeout,
+                                                  .timeout = request.engine.gpu_collective_timeout,
                                                   .job = ranks.job(),
                                                   .device = ranks.local_rank()});
   absl::StatusOr<CaseEngine> made = MakeCaseEngine(request.run, options, /*with_oracle=*/false);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# side_by_side on two programs that only pretend: rounds alternate, ratios are those of paired medians, and what goes wrong is one line.
+# side_by_side on two programs that only pretend: who is first alternates, ratios are those of paired medians, and what goes wrong is one line.
 set -euo pipefail
 
 readonly side_by_side="${PWD}/ci/peers/side_by_side"
@@ -24,7 +24,8 @@ def mode(name, prefetch):
     return {"mode": name, "prefetch": prefetch, "median_ms": 6 * rounds, "ratio_to_floor": {"median": 1.5} if prefetch else None,
             "memory": [{"steady_mib": 10.0, "peak_mib": 20.0}, {"steady_mib": 11.0, "peak_mib": None}]}
 print("words of a launcher")
-print(json.dumps({"schema": os.environ.get("SCHEMA", "shardproof.bench/1"), "device": "a device", "versions": {}, "world_size": 2,
+print(json.dumps({"schema": os.environ.get("SCHEMA", "shardproof.bench/1"), "device": "a device", "versions": {},
+                  "world_size": int(os.environ.get("RANKS", "2")),
                   "modes": [mode("replicated", None), mode("full_shard", "backward_pre")]}))
 SCRIPT
 cat >peer <<'SCRIPT'
@@ -36,7 +37,7 @@ if "FAIL" in os.environ: sys.exit(3)
 rounds = sum(line == "B\n" for line in open("order"))
 output = next(a for a in sys.argv if a.startswith("--output=")).split("=", 1)[1]
 names = next(a for a in sys.argv if a.startswith("--modes=")).split("=", 1)[1].split(",")
-json.dump({"schema": "shardproof.peer/1", "framework": "a framework", "world_size": 2,
+json.dump({"schema": "shardproof.peer/1", "framework": "a framework", "world_size": int(os.environ.get("RANKS", "2")),
            "modes": [{"mode": n, "median_ms": 3 * rounds, "steady_mib": 30.0, "peak_mib": 40.0} for n in names]}, open(output, "w"))
 SCRIPT
 chmod +x ours peer
@@ -53,9 +54,12 @@ expect_error() {
   [[ "$(grep -c '^Traceback' stderr || true)" == 0 ]] || fail "a traceback: ${*:3}"
 }
 
+run --rounds=3 --peers=ddp
+[[ "$(tr -d '\n' <order)" == ABBAAB ]] || fail "the order was $(tr -d '\n' <order)"
+
 run --rounds=2 --peers=ddp,fsdp2_reshard --output=figures.json
 [[ "${status}" == 0 ]] || fail "exit status ${status}: $(cat stderr)"
-[[ "$(tr -d '\n' <order)" == ABAB ]] || fail "the order was $(tr -d '\n' <order)"
+[[ "$(tr -d '\n' <order)" == ABBA ]] || fail "the order was $(tr -d '\n' <order)"
 grep -qF -- '--mode=replicated,full_shard/backward_pre --model=mlp:8x2048 --world_size=2' arguments || fail "what ours was asked: $(cat arguments)"
 grep -qF -- '--modes=ddp,fsdp2_reshard' arguments || fail "what the peer was asked: $(cat arguments)"
 # Medians 9 and 4.5 over rounds vary by 47 %; the ratio is 2 in each.
@@ -69,7 +73,17 @@ assert report["peer"]["framework"] == "a framework" and report["ours"]["device"]
 ratio = report["pairs"][0]["ratio"]
 assert ratio == {"median": 2.0, "cv": 0.0, "unstable": False}
 assert report["pairs"][0]["ours_ms"]["unstable"]
+assert all(pair["peer_shards"] for pair in report["pairs"])
 CHECK
+
+# At one rank FSDP1 shards nothing, and the row says so; elsewhere no row has a dagger.
+! grep -q † stdout || fail "a dagger at two ranks: $(cat stdout)"
+RANKS=1 run --rounds=1 --world_size=1 --peers=ddp,fsdp1_backward_pre,fsdp2_reshard --output=figures.json
+[[ "${status}" == 0 ]] || fail "exit status ${status}: $(cat stderr)"
+grep -qF '| full_shard/backward_pre | fsdp1_backward_pre † |' stdout || fail "no dagger: $(cat stdout)"
+grep -qF '| full_shard/backward_pre | fsdp2_reshard |' stdout || fail "a dagger of FSDP2: $(cat stdout)"
+[[ "$(grep -c '^†: .*NO_SHARD' stdout)" == 1 ]] || fail "no line says what the dagger means: $(cat stdout)"
+python3 -c 'import json; assert [p["peer_shards"] for p in json.load(open("figures.json"))["pairs"]] == [True, False, True]' || fail "peer_shards: $(cat figures.json)"
 
 FAIL=1 expect_error 1 "exit status 3"
 SCHEMA=other/1 expect_error 1 "'other/1'"

@@ -15,7 +15,13 @@ addition, by mode:
   factors      bytes of all ranks over those of the model: [parameters, gradients, Adam], after a step
   nccl         kernels of rank 0 in one more step by torch.profiler, by kind; null if not asked for
   steady_mib   what PyTorch has allocated after a step, beyond what it had before the mode: the most
-  peak_mib     of any rank; peak_mib at most in a step. Inputs and activations are in it.
+  peak_mib     of any rank; peak_mib at most in a step. Inputs and activations are in it, cuBLAS's
+               workspaces are not.
+  before_mib   what PyTorch had allocated before the mode, the most of any rank: the workspaces. More
+               than before the first mode: modes that ran earlier have left something.
+No mode's figures depend on which ran before it: workspaces are allocated before the first, objects of
+one mode are collected before the next and are nothing that Python's collector walks through in timed
+steps, and torch.profiler, which leaves launches slower, starts when all modes have been timed.
 Exit status 2 and one line on stderr for bad input.
 """
 import argparse
@@ -180,22 +186,43 @@ def nccl_kernels(trainer):
     return dict(sorted(counts.items()))
 
 
-def bench_mode(mode, args, device):
+def allocate_workspaces(args, device):
+    """Makes PyTorch allocate the workspaces that it keeps for cuBLAS to its end.
+
+    There is one for each handle and stream: of this thread for forward, of autograd's for backward.
+    """
+    layer = nn.Linear(args.width, args.width, bias=False, device=device)
+    batch = torch.ones((args.micro_batch_size, args.width), device=device, requires_grad=True)
+    layer(batch).sum().backward()
+    torch.cuda.synchronize(device)
+
+
+def forget_modes():
+    """Nothing of earlier modes is left on the device; models refer to themselves."""
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def timed_steps(trainer, args):
+    """Milliseconds by step. Objects that are there before are none that the collector looks at."""
+    gc.collect()
+    gc.freeze()
+    times = [trainer.step() for _ in range(args.bench_steps)]
+    gc.unfreeze()
+    return times
+
+
+def bench_mode(mode, args, device):
+    forget_modes()
     before = torch.cuda.memory_allocated(device)
     trainer = Trainer(mode, args, device)
     for _ in range(args.warmup_steps):
         trainer.step()
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    times = [trainer.step() for _ in range(args.bench_steps)]
-    mib = 1 << 20
-    steady, peak = over_ranks(
-        [(torch.cuda.memory_allocated(device) - before) / mib, (torch.cuda.max_memory_allocated(device) - before) / mib],
-        device,
-        dist.ReduceOp.MAX,
-    )
+    times = timed_steps(trainer, args)
+    allocated = [before, torch.cuda.memory_allocated(device) - before, torch.cuda.max_memory_allocated(device) - before]
+    before_mib, steady, peak = over_ranks([size / (1 << 20) for size in allocated], device, dist.ReduceOp.MAX)
     model_bytes = args.layers * args.width * args.width * 4
     factors = [b / model_bytes for b in over_ranks(trainer.state_bytes(), device, dist.ReduceOp.SUM)]
     times = over_ranks(times, device, dist.ReduceOp.MAX)
@@ -209,9 +236,17 @@ def bench_mode(mode, args, device):
         "samples": len(times),
         "steady_mib": steady,
         "peak_mib": peak,
+        "before_mib": before_mib,
         "factors": factors,
-        "nccl": nccl_kernels(trainer) if args.profile else None,
+        "nccl": None,
     }
+
+
+def count_kernels(mode, args, device):
+    forget_modes()
+    trainer = Trainer(mode, args, device)
+    trainer.step()  # allocates, and connects
+    return nccl_kernels(trainer)
 
 
 def parse_arguments():
@@ -278,7 +313,11 @@ def make_report(args, device, modes):
 def run(args):
     device = join_job()
     torch.set_float32_matmul_precision("highest")  # no TF32
+    allocate_workspaces(args, device)
     modes = [bench_mode(mode, args, device) for mode in args.modes]
+    if args.profile:
+        for report in modes:
+            report["nccl"] = count_kernels(report["mode"], args, device)
     if dist.get_rank() == 0:
         text = json.dumps(make_report(args, device, modes), indent=2) + "\n"
         if args.output:

@@ -2,6 +2,9 @@
 
 Layouts met so far: everything under CUDA_HOME/{include,lib}, and a Debian/Ubuntu one with NCCL in
 /usr/include and /usr/lib/x86_64-linux-gnu. CUDA_HOME and NCCL_HOME override the search.
+
+HAS_CUDA is nvcc and the runtime. HAS_NCCL is all of what programs for GPUs are linked with (if_cuda of cuda.bzl): were it true with one of the libraries missing,
+the programs would depend on a target that is skipped, and be skipped themselves instead of built without GPUs.
 """
 
 _HEAD = """
@@ -70,48 +73,67 @@ _SHARED_LIBRARIES = {
     "cupti": [["libcupti.so.13", "libcupti.so.12"]],
 }
 
-def _first(ctx, candidates):
-    for candidate in candidates:
-        if ctx.path(candidate).exists:
-            return ctx.path(candidate)
-    return None
+def cuda_candidates(home, nccl_home):
+    """Where each file may be, best place first: {name: [paths]}, with a shared library under the first of its names. `nccl_home` may be None."""
+    libs = [home + "/lib64", home + "/lib"]
+    nccl_roots = [nccl_home] if nccl_home else [home, "/usr"]
+    candidates = {
+        "nvcc": [home + "/bin/nvcc"],
+        "libcudart_static.a": [d + "/libcudart_static.a" for d in libs],
+        "nccl.h": [root + "/include/nccl.h" for root in nccl_roots],
+        "libnccl.so.2": [root + lib + "/libnccl.so.2" for root in nccl_roots for lib in ["/lib64", "/lib", "/lib/x86_64-linux-gnu"]],
+    }
+    for libraries in _SHARED_LIBRARIES.values():
+        for sonames in libraries:
+            candidates[sonames[0]] = [d + "/" + soname for soname in sonames for d in libs + [home + "/extras/CUPTI/lib64"]]
+    return candidates
+
+def cuda_targets(found):
+    """What is made of `found`, {name of cuda_candidates: path}, without what is missing.
+
+    Returns a struct: build is the text of the BUILD file, links is {path in the repository: path on this machine}, has_cuda and has_nccl are the two answers.
+    """
+    has_cuda = "nvcc" in found and "libcudart_static.a" in found
+    has_nccl = has_cuda and "nccl.h" in found and "libnccl.so.2" in found
+    links = {}
+    build = _HEAD
+    if has_cuda:
+        build += _CUDART
+        links["cuda_lib/libcudart_static.a"] = found["libcudart_static.a"]
+    else:
+        build += _MISSING % "cudart"
+    if has_nccl:
+        build += _NCCL
+        links["nccl_include/nccl.h"] = found["nccl.h"]
+        links["nccl_lib/libnccl.so.2"] = found["libnccl.so.2"]
+    else:
+        build += _MISSING % "nccl"
+    for name, libraries in _SHARED_LIBRARIES.items():
+        paths = [found[sonames[0]] for sonames in libraries if sonames[0] in found]
+        if has_cuda and len(paths) == len(libraries):
+            linked = ["cuda_lib/" + path.rpartition("/")[2] for path in paths]
+            for i in range(len(paths)):
+                links[linked[i]] = paths[i]
+            build += _SHARED % (name, repr(linked))
+        else:
+            has_nccl = False
+            build += _MISSING % name
+    return struct(build = build, has_cuda = has_cuda, has_nccl = has_nccl, links = links)
 
 def _local_cuda_impl(ctx):
     home = ctx.os.environ.get("CUDA_HOME") or "/usr/local/cuda"
-    nccl_home = ctx.os.environ.get("NCCL_HOME")
-    nccl_roots = [nccl_home] if nccl_home else [home, "/usr"]
-    nvcc = _first(ctx, [home + "/bin/nvcc"])
-    lib = _first(ctx, [home + "/lib64", home + "/lib"])
-    nccl_h = _first(ctx, [root + "/include/nccl.h" for root in nccl_roots])
-    nccl_so = _first(ctx, [root + lib_dir + "/libnccl.so.2" for root in nccl_roots for lib_dir in ["/lib64", "/lib", "/lib/x86_64-linux-gnu"]])
-    has_cuda = nvcc != None and lib != None
-    has_nccl = has_cuda and nccl_h != None and nccl_so != None
-    build = _HEAD
-    if has_cuda:
+    found = {}
+    for name, paths in cuda_candidates(home, ctx.os.environ.get("NCCL_HOME")).items():
+        for path in paths:
+            if name not in found and ctx.path(path).exists:
+                found[name] = path
+    targets = cuda_targets(found)
+    if targets.has_cuda:
         ctx.symlink(home + "/include", "cuda_include")
-        build += _CUDART
-        ctx.symlink(lib.get_child("libcudart_static.a"), "cuda_lib/libcudart_static.a")
-    else:
-        build += _MISSING % "cudart"
-    for name, libraries in _SHARED_LIBRARIES.items():
-        found = []
-        for sonames in libraries:
-            so = _first(ctx, [d + "/" + soname for soname in sonames for d in [str(lib), home + "/extras/CUPTI/lib64"]]) if has_cuda else None
-            if so:
-                ctx.symlink(so, "cuda_lib/" + so.basename)
-                found.append("cuda_lib/" + so.basename)
-        if len(found) == len(libraries):
-            build += _SHARED % (name, repr(found))
-        else:
-            build += _MISSING % name
-    if has_nccl:
-        ctx.symlink(nccl_h, "nccl_include/nccl.h")
-        ctx.symlink(nccl_so, "nccl_lib/libnccl.so.2")
-        build += _NCCL
-    else:
-        build += _MISSING % "nccl"
-    ctx.file("BUILD", build)
-    ctx.file("defs.bzl", 'CUDA_HOME = "%s"\nHAS_CUDA = %s\nHAS_NCCL = %s\n' % (home, has_cuda, has_nccl))
+    for link, path in targets.links.items():
+        ctx.symlink(path, link)
+    ctx.file("BUILD", targets.build)
+    ctx.file("defs.bzl", 'CUDA_HOME = "%s"\nHAS_CUDA = %s\nHAS_NCCL = %s\n' % (home, targets.has_cuda, targets.has_nccl))
 
 local_cuda = repository_rule(
     implementation = _local_cuda_impl,

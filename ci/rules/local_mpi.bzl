@@ -41,12 +41,17 @@ def _first(ctx, candidates):
             return ctx.path(candidate)
     return None
 
+def mpirun_candidates(home):
+    """Where mpirun may be, best place first. Debian's /usr/bin/mpirun is that of whichever MPI is the chosen alternative, which may be MPICH."""
+    bin = home + "/bin" if home else "/usr/bin"
+    return [bin + "/mpirun.openmpi", bin + "/mpirun"]
+
 def _local_mpi_impl(ctx):
     home = ctx.os.environ.get("MPI_HOME")
     places = [home] if home else ["/usr/lib/x86_64-linux-gnu/openmpi", "/usr/lib/aarch64-linux-gnu/openmpi"]
     header = _first(ctx, [place + "/include/mpi.h" for place in places])
     library = _first(ctx, [place + lib_dir + "/libmpi.so.40" for place in places for lib_dir in ["/lib", "/.."]])
-    mpirun = _first(ctx, [home + "/bin/mpirun"] if home else ["/usr/bin/mpirun"])
+    mpirun = _first(ctx, mpirun_candidates(home))
     has_mpi = header != None and library != None and mpirun != None
     if has_mpi:
         ctx.symlink(header.dirname, "mpi_include")

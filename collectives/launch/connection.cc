@@ -1,6 +1,7 @@
 #include "collectives/launch/connection.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "invariants/run_description/status_macros.h"
 
 namespace shardproof {
@@ -28,8 +30,10 @@ constexpr uint64_t kMaxHandshakeBody = 2 * kMaxSecretBytes;
 constexpr uint64_t kMaxControlBody = kMaxValueBytes + 4 * kMaxKeyBytes;
 constexpr uint64_t kMaxGatherBody = uint64_t{1} << 40;
 
-// A body shorter than this is sent together with its header.
-constexpr size_t kSmallBody = 65536;
+// What one call of the system sends: a header with its body, or many small pieces.
+constexpr size_t kPiecesPerCall = 64;
+// The body of a gather takes memory that was given for it from here on.
+constexpr uint64_t kLongBody = 1 << 20;
 // A long body's memory is touched in steps, as it arrives.
 constexpr uint64_t kBodyStep = 256 << 10;
 constexpr size_t kReceivedPerTurn = 4 << 20;
@@ -95,37 +99,64 @@ bool BodyReader::Text(absl::string_view& value) {
   return true;
 }
 
-void Connection::Queue(Message message) {
+void Connection::Append(std::string owned, bool control) {
+  if (owned.empty()) return;
+  if (control) queued_control_bytes_ += owned.size();
+  queue_.push_back({std::move(owned), {}, control});
+  queue_.back().bytes = queue_.back().owned;  // Elements of a deque stay where they are.
+}
+
+void Connection::Queue(Message message, absl::Span<const absl::string_view> pieces) {
+  uint64_t length = message.body.size();
+  for (const absl::string_view piece : pieces) length += piece.size();
   std::string head(kMagic);
   AppendUnsigned(static_cast<uint32_t>(message.type), 4, head);
   AppendUnsigned(message.id, 8, head);
-  AppendUnsigned(message.body.size(), 8, head);
+  AppendUnsigned(length, 8, head);
   const bool control = message.type != MessageType::kGather;
-  if (control) queued_control_bytes_ += head.size() + message.body.size();
-  if (message.body.size() < kSmallBody) {
-    head += message.body;
-    queue_.push_back({std::move(head), control});
-    return;
+  Append(std::move(head), control);
+  Append(std::move(message.body), control);
+  for (const absl::string_view piece : pieces) {
+    if (!piece.empty()) queue_.push_back({"", piece, control});
   }
-  queue_.push_back({std::move(head), control});
-  queue_.push_back({std::move(message.body), control});
+}
+
+void Connection::OwnQueued() {
+  for (Queued& queued : queue_) {
+    if (!queued.owned.empty()) continue;
+    queued.owned = std::string(queued.bytes);
+    queued.bytes = queued.owned;
+  }
+}
+
+void Connection::DropSent(size_t sent) {
+  sent_of_first_ += sent;
+  while (!queue_.empty() && sent_of_first_ >= queue_.front().bytes.size()) {
+    const Queued& first = queue_.front();
+    sent_of_first_ -= first.bytes.size();
+    if (first.control) queued_control_bytes_ -= first.bytes.size();
+    queue_.pop_front();
+  }
 }
 
 absl::Status Connection::Send() {
   while (!queue_.empty()) {
-    const std::string& first = queue_.front().bytes;
-    const ssize_t sent = send(socket_.get(), first.data() + sent_of_first_,
-                              first.size() - sent_of_first_, MSG_NOSIGNAL);
+    iovec parts[kPiecesPerCall];
+    const size_t count = std::min(queue_.size(), kPiecesPerCall);
+    for (size_t i = 0; i < count; ++i) {
+      const absl::string_view rest = queue_[i].bytes.substr(i == 0 ? sent_of_first_ : 0);
+      parts[i] = {const_cast<char*>(rest.data()), rest.size()};  // iovec is for reading as well.
+    }
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
+    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
       return Ended(errno);
     }
-    sent_of_first_ += sent;
-    if (sent_of_first_ < first.size()) continue;
-    if (queue_.front().control) queued_control_bytes_ -= first.size();
-    queue_.pop_front();
-    sent_of_first_ = 0;
+    DropSent(static_cast<size_t>(sent));
   }
   return absl::OkStatus();
 }
@@ -152,6 +183,9 @@ absl::Status Connection::BeginBody() {
     return absl::DataLossError("what arrived is no message of a shardproof job, version 1");
   }
   arriving_ = Message{static_cast<MessageType>(type), UnsignedAt(header, 8, 8), ""};
+  if (gather && length_ >= kLongBody) arriving_.body = std::exchange(spare_, {});
+  // Memory that is there already is not filled with zeros.
+  if (arriving_.body.size() > length_) arriving_.body.resize(length_);
   arriving_.body.reserve(length_);
   filled_ = 0;
   return absl::OkStatus();

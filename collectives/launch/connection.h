@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "collectives/launch/sockets.h"
 
 namespace shardproof {
@@ -98,14 +99,20 @@ class Connection {
   // Until then only messages that fit a handshake are taken.
   void TrustPeer() { trusted_ = true; }
 
-  // Puts a message behind those that wait. Bodies are moved, not copied.
-  void Queue(Message message);
+  // Puts a message behind those that wait. Bodies are moved, not copied. `pieces` follow the body
+  // as a part of it; they are not copied either, and stay valid until has_queued() is false or
+  // OwnQueued() was called.
+  void Queue(Message message, absl::Span<const absl::string_view> pieces = {});
+  // Copies what is left of pieces that wait.
+  void OwnQueued();
   // Sends what the socket takes now. Unavailable if the connection has ended.
   absl::Status Send();
   bool has_queued() const { return !queue_.empty(); }
   // Bytes that wait, those of kGather apart: they are bounded by what ranks give.
   size_t queued_control_bytes() const { return queued_control_bytes_; }
 
+  // Memory for the body of the next kGather of a megabyte or more, instead of fresh memory.
+  void ReuseForBody(std::string memory) { spare_ = std::move(memory); }
   // Appends the messages that have arrived in full, and keeps the begun one; returns after a few
   // megabytes so that other connections have their turn. Unavailable if the connection has ended,
   // DataLoss if what arrives is no message of this format or exceeds its limits. The messages
@@ -116,9 +123,13 @@ class Connection {
   static constexpr size_t kHeaderBytes = 24;
 
   struct Queued {
-    std::string bytes;
+    std::string owned;  // or empty: the bytes are a piece's
+    absl::string_view bytes;
     bool control = true;
   };
+
+  void Append(std::string owned, bool control);
+  void DropSent(size_t sent);
 
   // Reads up to `size` bytes: how many, 0 if none are there yet.
   absl::StatusOr<size_t> Read(char* to, size_t size);
@@ -136,6 +147,7 @@ class Connection {
   char header_[kHeaderBytes] = {};
   size_t header_filled_ = 0;
   Message arriving_;
+  std::string spare_;
   uint64_t length_ = 0;
   uint64_t filled_ = 0;
 };

@@ -15,8 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/launch/connection.h"
 #include "collectives/launch/deadline.h"
 #include "collectives/launch/job_board.h"
@@ -133,6 +135,8 @@ class JobOfRankZero : public Job {
     return server_->Gather(std::move(bytes), timeout);
   }
 
+  void Reuse(std::vector<std::string> gathered) override { server_->Reuse(std::move(gathered)); }
+
   absl::StatusOr<std::vector<Rank>> GoneRanks() override { return server_->GoneRanks(); }
 
  private:
@@ -166,7 +170,12 @@ class JobOfAnotherRank : public Job {
 
   absl::StatusOr<std::vector<std::string>> Gather(std::string bytes,
                                                   absl::Duration timeout) override {
-    SHARDPROOF_RETURN_IF_ERROR(client_->Gather(std::move(bytes), timeout));
+    return GatherPieces({bytes}, timeout);
+  }
+
+  absl::StatusOr<std::vector<std::string>> GatherPieces(absl::Span<const absl::string_view> pieces,
+                                                        absl::Duration timeout) override {
+    SHARDPROOF_RETURN_IF_ERROR(client_->Gather(pieces, timeout));
     return std::vector<std::string>();
   }
 
@@ -256,6 +265,11 @@ absl::StatusOr<FileDescriptor> FirstFreePort(const LaunchEnvironment& environmen
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> Job::GatherPieces(
+    absl::Span<const absl::string_view> pieces, absl::Duration timeout) {
+  return Gather(absl::StrJoin(pieces, ""), timeout);
+}
 
 absl::StatusOr<std::unique_ptr<Job>> JoinJob(const JobOptions& options, const Bound& bound) {
   SHARDPROOF_RETURN_IF_ERROR(Validate(options));

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/launch/launch_environment.h"
 
 namespace shardproof {
@@ -47,6 +48,13 @@ class Job {
   // rank 0's process has their bytes; DeadlineExceeded if it has not, or its own wait has ended.
   virtual absl::StatusOr<std::vector<std::string>> Gather(std::string bytes,
                                                           absl::Duration timeout) = 0;
+  // The same with bytes that lie in pieces, one behind the other, which are not copied where they
+  // leave the process. They may change when it returns, with an error too.
+  virtual absl::StatusOr<std::vector<std::string>> GatherPieces(
+      absl::Span<const absl::string_view> pieces, absl::Duration timeout);
+  // On rank 0: gives what a gather returned back, as memory for what the same ranks give next. Only
+  // a matter of speed: fresh memory of gigabytes costs more than to receive them.
+  virtual void Reuse(std::vector<std::string> /*gathered*/) {}
 
   // Ranks whose connection to rank 0 has ended, as far as rank 0 knows.
   virtual absl::StatusOr<std::vector<Rank>> GoneRanks() = 0;

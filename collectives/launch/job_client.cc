@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/launch/connection.h"
 #include "collectives/launch/deadline.h"
 #include "collectives/launch/sockets.h"
@@ -190,8 +191,8 @@ JobClient::~JobClient() {
 }
 
 // With mutex_ held. What does not leave at once, the thread sends; so it does not wait.
-void JobClient::Queue(Message message) {
-  connection_->Queue(std::move(message));
+void JobClient::Queue(Message message, absl::Span<const absl::string_view> pieces) {
+  connection_->Queue(std::move(message), pieces);
   // A connection that has ended is found by the thread, after what arrived on it.
   if (!connection_->Send().ok() || connection_->has_queued()) wake_.Wake();
 }
@@ -229,9 +230,11 @@ absl::StatusOr<std::string> JobClient::Await(absl::string_view key, absl::string
               absl::StrCat("\"", key, "\", which ", who_sets_it, " sets"));
 }
 
-absl::Status JobClient::Gather(std::string bytes, absl::Duration timeout) {
-  const std::string what = absl::StrCat(bytes.size(), " bytes given to a gather");
-  return Call(MessageType::kGather, std::move(bytes), timeout, what).status();
+absl::Status JobClient::Gather(absl::Span<const absl::string_view> pieces, absl::Duration timeout) {
+  size_t bytes = 0;
+  for (const absl::string_view piece : pieces) bytes += piece.size();
+  const std::string what = absl::StrCat(bytes, " bytes given to a gather");
+  return Call(MessageType::kGather, "", timeout, what, pieces).status();
 }
 
 absl::StatusOr<std::vector<Rank>> JobClient::GoneRanks() {
@@ -245,15 +248,18 @@ absl::StatusOr<std::vector<Rank>> JobClient::GoneRanks() {
 }
 
 absl::StatusOr<std::string> JobClient::Call(MessageType type, std::string body,
-                                            absl::Duration timeout, absl::string_view what) {
+                                            absl::Duration timeout, absl::string_view what,
+                                            absl::Span<const absl::string_view> pieces) {
   const Deadline deadline = Deadline::In(timeout);
   std::unique_lock<std::mutex> lock(mutex_);
   if (!ended_.ok()) return ended_;
   const uint64_t id = next_id_++;
   const auto entry = replies_.try_emplace(id).first;
-  Queue({type, id, std::move(body)});
+  Queue({type, id, std::move(body)}, pieces);
   changed_.wait_until(lock, deadline.point(),
                       [&] { return entry->second.has_value() || !ended_.ok(); });
+  // Pieces are the caller's, and the rest of a message that has begun to leave must follow it.
+  if (!pieces.empty()) connection_->OwnQueued();
   std::optional<absl::StatusOr<std::string>> reply = std::move(entry->second);
   replies_.erase(entry);
   if (reply.has_value()) return *std::move(reply);

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/launch/connection.h"
 #include "collectives/launch/deadline.h"
 #include "collectives/launch/sockets.h"
@@ -51,7 +52,7 @@ class JobClient {
   absl::StatusOr<std::optional<std::string>> Get(absl::string_view key);
   absl::StatusOr<std::string> Await(absl::string_view key, absl::string_view who_sets_it,
                                     absl::Duration timeout);
-  absl::Status Gather(std::string bytes, absl::Duration timeout);
+  absl::Status Gather(absl::Span<const absl::string_view> pieces, absl::Duration timeout);
   absl::StatusOr<std::vector<Rank>> GoneRanks();
 
  private:
@@ -60,9 +61,10 @@ class JobClient {
 
   JobClient(std::unique_ptr<Connection> connection, WakeEvent wake);
 
-  void Queue(Message message);
+  void Queue(Message message, absl::Span<const absl::string_view> pieces = {});
   absl::StatusOr<std::string> Call(MessageType type, std::string body, absl::Duration timeout,
-                                   absl::string_view what);
+                                   absl::string_view what,
+                                   absl::Span<const absl::string_view> pieces = {});
   void Run();
   bool FinishTurn(const absl::Status& received, std::vector<Message> messages);
 

@@ -174,6 +174,14 @@ absl::StatusOr<std::vector<std::string>> JobServer::Gather(std::string bytes,
   return board_.GatherTimedOut(timeout);
 }
 
+void JobServer::Reuse(std::vector<std::string> gathered) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    spare_ = std::move(gathered);
+  }
+  wake_.Wake();
+}
+
 std::vector<Rank> JobServer::GoneRanks() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return board_.gone();
@@ -244,6 +252,7 @@ void JobServer::AcceptAll() {
 // Answers what has arrived. False when the thread is to end.
 bool JobServer::FinishTurn() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  HandOutSpare();
   for (const std::unique_ptr<Peer>& peer : peers_) HandleInbox(*peer);
   // Before Start: a rank that is gone by now has not joined.
   DropEnded();
@@ -379,6 +388,15 @@ void JobServer::HandleGather(Peer& peer, Message message) {
             : ReplyTo(message.id, absl::DeadlineExceededError(absl::StrCat(
                                       "rank ", peer.rank->value, " came too late to gather ",
                                       sequence, ", which has ended with an error on rank 0"))));
+}
+
+// A connection uses it for the next message that begins.
+void JobServer::HandOutSpare() {
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    const size_t rank = peer->rank.has_value() ? peer->rank->value : spare_.size();
+    if (rank < spare_.size()) peer->connection.ReuseForBody(std::move(spare_[rank]));
+  }
+  spare_.clear();
 }
 
 void JobServer::StartIfComplete() {

@@ -46,6 +46,7 @@ class JobServer {
   absl::StatusOr<std::string> Await(absl::string_view key, absl::string_view who_sets_it,
                                     absl::Duration timeout);
   absl::StatusOr<std::vector<std::string>> Gather(std::string bytes, absl::Duration timeout);
+  void Reuse(std::vector<std::string> gathered);
   std::vector<Rank> GoneRanks();
 
  private:
@@ -71,6 +72,7 @@ class JobServer {
   absl::Status Admit(int32_t rank, int32_t world_size, absl::string_view secret) const;
   absl::Status HandleAwait(Peer& peer, const Message& message);
   void HandleGather(Peer& peer, Message message);
+  void HandOutSpare();
   void StartIfComplete();
   void ServeWaiters();
   void DropEnded();
@@ -82,7 +84,6 @@ class JobServer {
   // The thread's own.
   FileDescriptor listener_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<Waiter> waiters_;
   std::optional<Deadline> accept_again_;  // after the machine ran out of descriptors
 
   std::mutex gather_mutex_;  // one Gather of rank 0 at a time
@@ -94,6 +95,8 @@ class JobServer {
   std::optional<Deadline> stop_by_;
   std::set<int32_t> joined_;
   JobBoard board_;
+  std::vector<Waiter> waiters_;     // Set of rank 0 looks whether there are any
+  std::vector<std::string> spare_;  // by rank, or empty: until the thread takes it
 
   std::thread thread_;  // last: it uses all of the above
 };

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -392,6 +393,68 @@ TEST(JobTest, RanksMayRunAheadInGathers) {
   }
   for (const char* bytes : {"first", "second", "third"}) {
     EXPECT_THAT(*jobs[0]->Gather("own", kPatience), ElementsAre("own", bytes));
+  }
+}
+
+TEST(JobTest, PiecesArriveAsOne) {
+  const Jobs jobs = JoinAll(2);
+  // Many small ones, none, and some that the socket takes only in parts.
+  std::vector<std::string> owned;
+  for (int i = 0; i < 1000; ++i) owned.push_back(absl::StrCat("piece ", i, ";"));
+  owned.push_back("");
+  for (int i = 0; i < 3; ++i) owned.emplace_back((9 << 20) + i, static_cast<char>('a' + i));
+  const std::vector<absl::string_view> pieces(owned.begin(), owned.end());
+  auto other = std::async(std::launch::async,
+                          [&] { return jobs[1]->GatherPieces(pieces, kPatience).status(); });
+  const auto all = jobs[0]->GatherPieces({"o", "wn"}, kPatience);
+  EXPECT_TRUE(other.get().ok());
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), 2u);
+  EXPECT_EQ((*all)[0], "own");
+  EXPECT_TRUE((*all)[1] == absl::StrJoin(owned, ""));
+}
+
+TEST(JobTest, PiecesMayChangeWhenAGatherHasTimedOut) {
+  constexpr size_t kBytes = 32 << 20;
+  const std::unique_ptr<ChildProcess> zero = RankZeroProcess([](Job& job) {
+    const auto all = job.Gather("", kPatience);
+    const bool whole = all.ok() && (*all)[1] == std::string(kBytes, 'x') + "end";
+    (void)job.Set("what arrived", whole ? "what was given" : "something else");
+  });
+  const JobOr job = JoinJob(Options(1, 2, zero->HeardByParent()), nullptr);
+  ASSERT_TRUE(job.ok()) << job.status();
+  zero->Signal(SIGSTOP);
+  std::string bytes(kBytes, 'x');
+  std::string end = "end";
+  ExpectError(
+      [&] {
+        return (*job)->GatherPieces({bytes, end}, kShort).status();
+      },
+      kDeadline, {"rank 0 does not answer", "33554435 bytes"});
+  bytes.assign(kBytes, 'y');
+  end = "END";
+  zero->Signal(SIGCONT);
+  EXPECT_EQ(*(*job)->Await("what arrived", "rank 0", kPatience), "what was given");
+}
+
+TEST(JobTest, AGatherFillsTheMemoryOfOneBefore) {
+  const Jobs jobs = JoinAll(2);
+  const void* first = nullptr;
+  size_t round = 0;
+  // Shorter, and as long again; a short message between them does not take it.
+  for (const size_t size : {size_t{8 << 20}, size_t{5 << 20}, size_t{8 << 20}}) {
+    const std::string bytes(size, static_cast<char>('a' + round++));
+    auto other =
+        std::async(std::launch::async, [&] { return jobs[1]->Gather(bytes, kPatience).status(); });
+    absl::StatusOr<std::vector<std::string>> all = jobs[0]->Gather("", kPatience);
+    ASSERT_TRUE(all.ok()) << all.status();
+    EXPECT_TRUE(other.get().ok());
+    EXPECT_TRUE((*all)[1] == bytes) << round;
+    if (first == nullptr) first = (*all)[1].data();
+    EXPECT_EQ(static_cast<const void*>((*all)[1].data()), first) << round;
+    jobs[0]->Reuse(*std::move(all));
+    ASSERT_TRUE(jobs[1]->Gather("short", kPatience).ok());
+    EXPECT_THAT(*jobs[0]->Gather("", kPatience), ElementsAre("", "short"));
   }
 }
 

@@ -14,14 +14,16 @@ fail() {
   failures=$((failures + 1))
 }
 
-# run HOW: the job's status, its seconds and its stderr.
+# run HOW [BEFORE]: the job's status, its seconds and its stderr. BEFORE: what a shell does on a rank before it becomes the program.
 run() {
   how=$1
+  local before=${2:-:}
   rm -rf pids
   mkdir pids
   local begin=${SECONDS}
   status=0
-  "${mpirun}" 4 "${program}" "${how}" "${PWD}/pids" >stdout 2>stderr || status=$?
+  # shellcheck disable=SC2016
+  "${mpirun}" 4 bash -c 'touch "pids/$$"; '"${before}"'; exec "$@"' failing_rank "${program}" "${how}" "${PWD}/pids" >stdout 2>stderr || status=$?
   seconds=$((SECONDS - begin))
   local pid
   [[ "$(find pids -type f | wc -l)" == 4 ]] || fail "not four ranks ran"
@@ -69,6 +71,24 @@ expect_failure_within 20
 grep -E 'ends the job: rank (2 sends messages of 1024 bytes|[013] sends .* rank 2 of 1024)' stderr >/dev/null ||
   fail "stderr does not name rank 2's messages"
 expect_stderr "MpiOptions must be equal on all ranks"
+
+# MPI starts with all ranks or not at all. The ranks look after 4 s, one after the other; the first ends the job.
+run "never" '((OMPI_COMM_WORLD_RANK != 2)) || kill -STOP $$'
+how="stopped before MPI_Init"
+expect_failure_within 15
+expect_stderr "rank 0 waited 4s in MPI_Init_thread for all processes of the job"
+[[ "${status}" == 2 ]] || fail "exit status ${status}, not 2"
+[[ "$(grep -c 'MPI_Init_thread' stderr)" == 1 ]] || fail "not one line of the ranks"
+
+run "never" '((OMPI_COMM_WORLD_RANK != 0)) || kill -STOP $$'
+how="rank 0 stopped before MPI_Init"
+expect_failure_within 15
+expect_stderr "rank 1 waited 4s in MPI_Init_thread for all processes of the job"
+[[ "${status}" == 2 ]] || fail "exit status ${status}, not 2"
+
+run "never" '((OMPI_COMM_WORLD_RANK != 2)) || exit 0'
+how="gone before MPI_Init"
+expect_failure_within 15
 
 how="mpirun.sh's own limit"
 status=0

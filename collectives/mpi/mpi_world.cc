@@ -16,7 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/collective_calls.h"
 #include "collectives/communicator.h"
@@ -24,6 +26,7 @@
 #include "collectives/mpi/mpi_ranks.h"
 #include "collectives/mpi/mpi_requests.h"
 #include "collectives/mpi/mpi_status.h"
+#include "collectives/mpi/watchdog.h"
 #include "invariants/run_description/status_macros.h"
 #include "invariants/run_description/vocabulary.h"
 
@@ -91,10 +94,37 @@ absl::Status CheckMayStart() {
   return absl::OkStatus();
 }
 
-absl::Status StartMpi() {
+// A watchdog on a call of MPI's that waits for every process of the job. Rank 1 waits longer than
+// rank 0, and the others longer than both: mpirun takes a second to end those that have not spoken.
+class CallLimit {
+ public:
+  CallLimit(absl::string_view call, int32_t rank, absl::Duration timeout)
+      : watchdog_(absl::StrCat("rank ", rank, " waited ", absl::FormatDuration(timeout), " in ",
+                               call, " for all processes of the job: one has not come, is stopped ",
+                               "or has ended"),
+                  timeout + std::min(rank, kRanksInTurn) * kTurn) {}
+
+ private:
+  static constexpr int32_t kRanksInTurn = 2;
+  static constexpr absl::Duration kTurn = absl::Seconds(2);
+
+  Watchdog watchdog_;
+};
+
+// Before MPI can say so.
+int32_t RankFromMpirun() {
+  const char* const text = std::getenv("OMPI_COMM_WORLD_RANK");
+  int32_t rank = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &rank) && rank >= 0 ? rank : 0;
+}
+
+absl::Status StartMpi(absl::Duration timeout) {
   int provided = MPI_THREAD_SINGLE;
-  SHARDPROOF_RETURN_IF_MPI_ERROR(
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+  {
+    const CallLimit limit("MPI_Init_thread", RankFromMpirun(), timeout);
+    SHARDPROOF_RETURN_IF_MPI_ERROR(
+        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
+  }
   if (provided < MPI_THREAD_SERIALIZED) {
     return absl::FailedPreconditionError(absl::StrCat("this MPI has thread level ", provided,
                                                       ", needed is MPI_THREAD_SERIALIZED, ",
@@ -196,7 +226,7 @@ absl::Status MpiWorld::Comm::Late(CollectiveHandle handle, absl::Duration timeou
 absl::StatusOr<std::unique_ptr<MpiWorld>> MpiWorld::Create(const MpiOptions& options) {
   SHARDPROOF_RETURN_IF_ERROR(ValidateOptions(options));
   SHARDPROOF_RETURN_IF_ERROR(CheckMayStart());
-  SHARDPROOF_RETURN_IF_ERROR(StartMpi());
+  SHARDPROOF_RETURN_IF_ERROR(StartMpi(options.timeout));
   SHARDPROOF_ASSIGN_OR_RETURN(const MPI_Comm comm, MeetAllRanks(options.timeout));
   int rank = 0, size = 0, has_bound = 0;
   int* tag_bound = nullptr;
@@ -223,6 +253,7 @@ MpiWorld::~MpiWorld() {
   if (!Leave()) return;
   MPI_Cancel(&receiving_);
   MPI_Wait(&receiving_, MPI_STATUS_IGNORE);
+  const CallLimit limit("MPI_Finalize", rank_.value, options_.timeout);
   MPI_Finalize();
 }
 

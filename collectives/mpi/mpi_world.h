@@ -30,8 +30,10 @@
 // others and name it. A stopped rank is found by a timeout; the program then calls Abort, which
 // nothing here does by itself. Buffers of collectives under way must outlive the world.
 //
-// Bounds: everything except MPI's own start and end, which wait for processes that do not come up
-// or die just then; mpirun --timeout bounds these.
+// Bounds: everything. MPI's own start and end wait for every process of the job, also one that has
+// ended or is stopped, and return nothing else: when options.timeout is over a watchdog says so in
+// one line and ends this process with exit status 2, upon which mpirun ends the job (watchdog.h).
+// Rank 0 does so first, rank 1 after 2 s and the others after 4 s, so that in general one speaks.
 //
 // Threads: one at a time (MPI_THREAD_SERIALIZED).
 #ifndef COLLECTIVES_MPI_MPI_WORLD_H_
@@ -59,8 +61,8 @@ namespace shardproof {
 class MpiWorld final : public MpiRanks {
  public:
   // FailedPrecondition if no mpirun has started this process, or MPI was started in it before.
-  // InvalidArgument for options out of their range. DeadlineExceeded if the other ranks do not
-  // come.
+  // InvalidArgument for options out of their range. DeadlineExceeded if MPI starts and the other
+  // ranks do not come; where MPI does not start, see Bounds.
   static absl::StatusOr<std::unique_ptr<MpiWorld>> Create(const MpiOptions& options);
   ~MpiWorld() override;
   MpiWorld(const MpiWorld&) = delete;

@@ -5,12 +5,20 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "absl/status/statusor.h"
+#include "collectives/required_gpus.h"
+#include "gtest/gtest.h"
+
 namespace shardproof {
 
-// SHARDPROOF_GPUS, which ci/rules/gpu_test.bzl sets; 1 without it.
+// SHARDPROOF_GPUS, which ci/rules/gpu_test.bzl sets. Where it is no number from 1, the test that
+// asks fails and gets 0, which makes no world: with a number of our own it would pass without the
+// GPUs that it is for.
 inline int32_t GpusForTest() {
-  const char* const text = std::getenv("SHARDPROOF_GPUS");
-  return text == nullptr ? 1 : std::atoi(text);
+  const absl::StatusOr<int32_t> gpus = RequiredGpus(std::getenv("SHARDPROOF_GPUS"));
+  if (gpus.ok()) return *gpus;
+  ADD_FAILURE() << gpus.status();
+  return 0;
 }
 
 }  // namespace shardproof

@@ -4,7 +4,6 @@
 #include <nccl.h>
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -24,46 +23,42 @@ namespace shardproof {
 namespace {
 
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(5);
+// No use of a communicator takes this long, unless CUDA holds it inside of a launch.
+constexpr absl::Duration kLaunchTimeout = absl::Seconds(1);
+
+bool LockWithin(absl::Duration timeout, std::unique_lock<std::mutex>& lock) {
+  return *PollUntil(timeout, [&]() -> absl::StatusOr<bool> { return lock.try_lock(); });
+}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<NcclConnection>> NcclConnection::Make(Rank rank, const Group& group,
-                                                                     int device,
-                                                                     const ncclUniqueId& id,
-                                                                     absl::Duration timeout) {
-  std::unique_ptr<NcclConnection> connection(new NcclConnection(rank, group, device));
-  SHARDPROOF_RETURN_IF_ERROR(connection->Init(id, timeout));
-  return connection;
-}
-
-std::unique_ptr<NcclConnection> NcclConnection::MakeAlone(Rank rank, const Group& group,
-                                                          int device) {
-  return std::unique_ptr<NcclConnection>(new NcclConnection(rank, group, device));
-}
-
-absl::Status NcclConnection::Init(const ncclUniqueId& id, absl::Duration timeout) {
+absl::Status NcclConnection::Connect(const ncclUniqueId& id, absl::Duration timeout) {
   SHARDPROOF_DEVICE_OK(cudaSetDevice(device_));
   SHARDPROOF_DEVICE_OK(cudaMalloc(&barrier_element_, sizeof(float)));
   SHARDPROOF_DEVICE_OK(cudaMemset(barrier_element_, 0, sizeof(float)));
-  // Everything else, NVLink SHARP included, stays as the environment has it.
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  const int member = (rank_.value - group_.first) / group_.stride;
-  ncclResult_t result = ncclSuccess;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    result = ncclCommInitRankConfig(&comm_, group_.count, id, member, &config);
-  }
-  if (const absl::Status status = NcclStatus(result, nullptr, "ncclCommInitRankConfig");
-      !status.ok()) {
-    return Fail(status);
-  }
+  // Streams that do not block would not wait for it.
+  SHARDPROOF_DEVICE_OK(cudaStreamSynchronize(nullptr));
+  SHARDPROOF_RETURN_IF_ERROR(Init(id));
   const absl::Status ready = AwaitProgress("ncclCommInitRankConfig", timeout);
+  SHARDPROOF_RETURN_IF_ERROR(aborted());
   if (!absl::IsDeadlineExceeded(ready)) return ready;
   return absl::DeadlineExceededError(
       absl::StrCat("rank ", rank_.value, " waited ", absl::FormatDuration(timeout),
                    " for NCCL to connect the group of ", DescribeRanks(group_),
                    ", all of whom had come to connect: ", ready.message()));
+}
+
+absl::Status NcclConnection::Init(const ncclUniqueId& id) {
+  // Everything else, NVLink SHARP included, stays as the environment has it.
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const int member = (rank_.value - group_.first) / group_.stride;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // After an abort nobody would end the communicator that is made here.
+  if (!failure_.ok()) return failure_;
+  failure_ = NcclStatus(ncclCommInitRankConfig(&comm_, group_.count, id, member, &config), nullptr,
+                        "ncclCommInitRankConfig");
+  return failure_;
 }
 
 NcclConnection::~NcclConnection() {
@@ -91,6 +86,7 @@ absl::Status NcclConnection::Enqueue(const CollectiveCall& call, cudaStream_t st
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return failure_;
+    if (aborted_in_launch_.load()) return absl::CancelledError("aborted while CUDA held a launch");
     const ncclResult_t result = Issue(call, stream);
     failure_ = NcclStatus(result, comm_, absl::StrCat("NCCL's ", Name(call.kind)));
     if (!failure_.ok() || result == ncclSuccess) return failure_;
@@ -133,6 +129,7 @@ absl::Status NcclConnection::AwaitProgress(const char* call, absl::Duration time
 absl::StatusOr<bool> NcclConnection::Settled(const char* call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return failure_;
+  if (aborted_in_launch_.load()) return absl::CancelledError("aborted while CUDA held a launch");
   if (comm_ == nullptr) return true;
   ncclResult_t state = ncclSuccess;
   failure_ = NcclStatus(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
@@ -157,7 +154,15 @@ absl::Status NcclConnection::aborted() {
 }
 
 void NcclConnection::Abort(const absl::Status& why) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (!LockWithin(kLaunchTimeout, lock)) {
+    // CUDA holds a call inside of a launch, since the launch queue is full of what waits for a
+    // collective that does not end; only an abort ends it. Nobody else changes comm_ meanwhile.
+    aborted_in_launch_.store(true);
+    static_cast<void>(ncclCommAbort(comm_));
+    if (!LockWithin(kLaunchTimeout, lock)) return;
+    comm_ = nullptr;
+  }
   if (aborted_.ok()) aborted_ = why;
   failure_ = aborted_;
   if (comm_ == nullptr) return;

@@ -102,8 +102,8 @@ class NcclWorld final : public DeviceWorld {
   absl::StatusOr<NcclConnection*> ConnectionOf(LocalRank& local, const Group& group,
                                                absl::Duration timeout);
   NcclConnection* FindConnection(const LocalRank& local, const Group& group);
-  absl::StatusOr<NcclConnection*> Keep(LocalRank& local,
-                                       std::unique_ptr<NcclConnection> connection);
+  absl::StatusOr<NcclConnection*> AddConnection(LocalRank& local, const Group& group);
+  void DropConnection(LocalRank& local, const NcclConnection* connection);
 
   const WorldSize size_;
   std::mutex mutex_;
@@ -140,12 +140,22 @@ NcclConnection* NcclWorld::FindConnection(const LocalRank& local, const Group& g
   return nullptr;
 }
 
-absl::StatusOr<NcclConnection*> NcclWorld::Keep(LocalRank& local,
-                                                std::unique_ptr<NcclConnection> connection) {
+// Before NCCL connects it, so that Abort also reaches a rank that waits for that.
+absl::StatusOr<NcclConnection*> NcclWorld::AddConnection(LocalRank& local, const Group& group) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!aborted_.ok()) return aborted_;
-  local.connections.push_back(std::move(connection));
+  local.connections.push_back(std::make_unique<NcclConnection>(local.rank, group, local.device));
   return local.connections.back().get();
+}
+
+void NcclWorld::DropConnection(LocalRank& local, const NcclConnection* connection) {
+  std::unique_ptr<NcclConnection> dropped;  // ends without the lock: NCCL may wait for others there
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(local.connections.begin(), local.connections.end(),
+                                  [&](const auto& each) { return each.get() == connection; });
+  if (found == local.connections.end()) return;
+  dropped = std::move(*found);
+  local.connections.erase(found);
 }
 
 // All members meet, those that are connected too: Connect returns when all have come.
@@ -153,9 +163,7 @@ absl::StatusOr<NcclConnection*> NcclWorld::ConnectionOf(LocalRank& local, const 
                                                         absl::Duration timeout) {
   NcclConnection* const known = FindConnection(local, group);
   if (group.count == 1) {
-    return known != nullptr
-               ? known
-               : Keep(local, NcclConnection::MakeAlone(local.rank, group, local.device));
+    return known != nullptr ? known : AddConnection(local, group);
   }
   const absl::Time deadline = absl::Now() + timeout;
   std::string bytes;
@@ -165,9 +173,11 @@ absl::StatusOr<NcclConnection*> NcclWorld::ConnectionOf(LocalRank& local, const 
   SHARDPROOF_ASSIGN_OR_RETURN(bytes, meeting_->Meet(local.rank, group, bytes, timeout));
   if (known != nullptr) return known;
   SHARDPROOF_ASSIGN_OR_RETURN(const ncclUniqueId id, IdOf(local.rank, group, bytes));
-  SHARDPROOF_ASSIGN_OR_RETURN(auto connection, NcclConnection::Make(local.rank, group, local.device,
-                                                                    id, deadline - absl::Now()));
-  return Keep(local, std::move(connection));
+  SHARDPROOF_ASSIGN_OR_RETURN(NcclConnection* const connection, AddConnection(local, group));
+  const absl::Status connected = connection->Connect(id, deadline - absl::Now());
+  if (connected.ok()) return connection;
+  DropConnection(local, connection);
+  return connected;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclWorld::Connect(Rank rank, Group group,

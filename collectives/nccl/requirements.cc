@@ -15,21 +15,21 @@
 namespace shardproof {
 namespace {
 
-std::string CudaVersion(int version) {
-  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
-}
-
 // Up to 2.8 a version's code had four digits.
 int NcclMajor(int version) { return version < 10000 ? version / 1000 : version / 10000; }
 int NcclMinor(int version) {
   return version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
 }
 
-std::string NcclVersion(int version) {
-  return absl::StrCat(NcclMajor(version), ".", NcclMinor(version), ".", version % 100);
+}  // namespace
+
+std::string CudaVersionText(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-}  // namespace
+std::string NcclVersionText(int version) {
+  return absl::StrCat(NcclMajor(version), ".", NcclMinor(version), ".", version % 100);
+}
 
 absl::Status CheckGpuCount(int found, int needed, absl::string_view driver_error) {
   if (found >= needed && driver_error.empty()) return absl::OkStatus();
@@ -45,19 +45,19 @@ absl::Status CheckGpuCount(int found, int needed, absl::string_view driver_error
 absl::Status CheckCudaVersions(int built, int driver) {
   if (driver / 1000 >= built / 1000) return absl::OkStatus();
   const std::string needs =
-      absl::StrCat("this program was built with CUDA ", CudaVersion(built),
+      absl::StrCat("this program was built with CUDA ", CudaVersionText(built),
                    " and needs a driver that supports CUDA ", built / 1000, ".0 or newer");
   if (driver == 0) return absl::FailedPreconditionError(absl::StrCat("no CUDA driver: ", needs));
   return absl::FailedPreconditionError(
-      absl::StrCat("the CUDA driver supports CUDA ", CudaVersion(driver), ": ", needs));
+      absl::StrCat("the CUDA driver supports CUDA ", CudaVersionText(driver), ": ", needs));
 }
 
 absl::Status CheckNcclVersions(int built, int loaded) {
   if (NcclMajor(loaded) == NcclMajor(built) && loaded >= kOldestNccl) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "NCCL ", NcclVersion(loaded), " was loaded, and this program was built with NCCL ",
-      NcclVersion(built), ": accepted are versions ", NcclMajor(built), ".x, and none before ",
-      NcclVersion(kOldestNccl)));
+      "NCCL ", NcclVersionText(loaded), " was loaded, and this program was built with NCCL ",
+      NcclVersionText(built), ": accepted are versions ", NcclMajor(built), ".x, and none before ",
+      NcclVersionText(kOldestNccl)));
 }
 
 absl::Status CheckComputeCapability(const GpuFacts& gpu, int built, int driver) {
@@ -72,8 +72,8 @@ absl::Status CheckComputeCapability(const GpuFacts& gpu, int built, int driver) 
   if (compiled || driver / 10 >= built / 10) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       what, ", for which the driver compiles this program's kernels: they were built with CUDA ",
-      CudaVersion(built), ", needed is a driver that supports it, and this one supports CUDA ",
-      CudaVersion(driver)));
+      CudaVersionText(built), ", needed is a driver that supports it, and this one supports CUDA ",
+      CudaVersionText(driver)));
 }
 
 namespace {

@@ -16,6 +16,10 @@ inline constexpr int kOldestNccl = 21800;  // as NCCL_VERSION_CODE: 2.18.0
 // one of them launches a cluster of blocks, which no older GPU can.
 inline constexpr int kOldestComputeMajor = 9;
 
+// A version as people write it, of a number as CUDART_VERSION and as NCCL_VERSION_CODE.
+std::string CudaVersionText(int version);  // 13020 is "13.2"
+std::string NcclVersionText(int version);  // 22809 is "2.28.9", and 2708, of before 2.9, "2.7.8"
+
 // A GPU as CUDA describes it: compute capability 9.0 has major 9 and minor 0.
 struct GpuFacts {
   int device = 0;  // CUDA ordinal

@@ -39,6 +39,13 @@ TEST(GpuCount, SaysWhatTheDriverSaid) {
                 AllOf(HasSubstr("cannot be used"), HasSubstr("initialization error")));
 }
 
+TEST(VersionText, IsWhatPeopleWrite) {
+  EXPECT_EQ(CudaVersionText(13020), "13.2");
+  EXPECT_EQ(CudaVersionText(12080), "12.8");
+  EXPECT_EQ(NcclVersionText(22809), "2.28.9");
+  EXPECT_EQ(NcclVersionText(2708), "2.7.8");
+}
+
 TEST(CudaVersions, AnyDriverOfTheSameMajorOrANewerOneFits) {
   EXPECT_TRUE(CheckCudaVersions(13000, 13000).ok());
   EXPECT_TRUE(CheckCudaVersions(13020, 13000).ok());

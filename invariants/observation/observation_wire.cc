@@ -12,33 +12,47 @@ namespace shardproof {
 namespace {
 
 // Changes with every change of what Visit says below.
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kMagic = 0x73707374'65700000 | kVersion;
-constexpr size_t kHeaderBytes = 3 * sizeof(uint64_t);  // magic, bytes of the body, its checksum
+// The head begins with it. The tables follow, filled up with zeros to whole words.
+struct Header {
+  uint64_t magic = kMagic;
+  uint64_t table_bytes = 0;
+  uint64_t table_checksum = 0;
+  uint64_t value_bytes = 0;
+  uint64_t value_checksum = 0;
+};
+constexpr size_t kHeaderBytes = sizeof(Header);
+constexpr size_t kWordBytes = sizeof(uint64_t);
+constexpr uint64_t kSeed = 0x9e3779b97f4a7c15ULL;
 
-// Every step of it can be undone, so a change of one word always shows.
-uint64_t Checksum(absl::string_view bytes) {
-  uint64_t sum = 0x9e3779b97f4a7c15ULL ^ bytes.size();
-  const auto mix = [&sum](uint64_t word) {
-    sum = (sum ^ word) * 0xd6e8feb86659fd93ULL;
-    sum ^= sum >> 32;
+// The checksum of `bytes` behind what has `sum`. Every step of it can be undone, so a change of one
+// word always shows. Four sums take the words in turn: one would wait for its multiplication at
+// every word, several times as long as the word takes to come from memory.
+uint64_t Checksum(absl::string_view bytes, uint64_t sum) {
+  const auto mix = [](uint64_t into, uint64_t word) {
+    into = (into ^ word) * 0xd6e8feb86659fd93ULL;
+    return into ^ into >> 32;
   };
+  constexpr size_t kLanes = 4;
+  uint64_t lanes[kLanes] = {mix(sum, bytes.size()), 1, 2, 3};
+  uint64_t words[kLanes];
   size_t at = 0;
-  for (; at + sizeof(uint64_t) <= bytes.size(); at += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + at, sizeof(word));
-    mix(word);
+  for (; at + sizeof(words) <= bytes.size(); at += sizeof(words)) {
+    std::memcpy(words, bytes.data() + at, sizeof(words));
+    for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(lanes[i], words[i]);
   }
-  uint64_t last = 0;
-  if (at < bytes.size()) std::memcpy(&last, bytes.data() + at, bytes.size() - at);
-  mix(last);
-  return sum;
+  std::memset(words, 0, sizeof(words));
+  if (at < bytes.size()) std::memcpy(words, bytes.data() + at, bytes.size() - at);
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = mix(lanes[i], words[i]);
+  for (size_t i = 1; i < kLanes; ++i) lanes[0] = mix(lanes[0], lanes[i]);
+  return lanes[0];
 }
 
-// Writes what it is shown. The values of segments go behind everything else.
+// Writes what it is shown. The values of segments stay where they are.
 class Packer {
  public:
-  explicit Packer(std::string& bytes) : bytes_(bytes) {}
+  explicit Packer(PackedStep& packed) : packed_(packed) {}
 
   template <typename T>
   void Plain(const T& value) {
@@ -57,22 +71,17 @@ class Packer {
   void Values(const StateSegment& segment) {
     const bool shown = segment.values != nullptr;
     Plain(static_cast<uint8_t>(shown));
-    if (shown) shown_.push_back(&segment);
-  }
-
-  void AppendValues() {
-    for (const StateSegment* segment : shown_) {
-      Append(segment->values, static_cast<size_t>(segment->range.count) * sizeof(float));
-    }
+    if (!shown) return;
+    packed_.values.emplace_back(reinterpret_cast<const char*>(segment.values),
+                                static_cast<size_t>(segment.range.count) * sizeof(float));
   }
 
  private:
   void Append(const void* from, size_t bytes) {
-    bytes_.append(static_cast<const char*>(from), bytes);
+    packed_.head.append(static_cast<const char*>(from), bytes);
   }
 
-  std::string& bytes_;
-  std::vector<const StateSegment*> shown_;
+  PackedStep& packed_;
 };
 
 // Fills what it is shown. After the first thing that is wrong it does nothing more.
@@ -122,25 +131,27 @@ class Unpacker {
     segment.values = shown ? &kMark : nullptr;
   }
 
-  // The values that follow everything else, to which the segments shown so far point then.
-  void TakeValues(std::vector<RankState>& states, std::vector<float>& values) {
+  // Lets the segments shown so far point to their values in `values`: nothing else is there.
+  void TakeValues(absl::string_view values, uint64_t checksum, std::vector<RankState>& states) {
+    if (rest_.size() >= kWordBytes) Fail("has longer tables than it names items");
     uint64_t total = 0;
     for (const int64_t count : shown_) {
       total += static_cast<uint64_t>(count);
-      if (total > rest_.size()) return Fail("names more values than it has bytes");
+      if (total > values.size()) return Fail("names more values than it has bytes");
     }
+    if (total * sizeof(float) != values.size()) Fail("has another length than its values");
     if (!ok()) return;
-    if (total * sizeof(float) != rest_.size()) return Fail("has another length than its values");
-    values.resize(total);
-    if (total > 0) std::memcpy(values.data(), rest_.data(), rest_.size());
-    const float* next = values.data();
+    uint64_t sum = kSeed;
     for (RankState& state : states) {
       for (StateSegment& segment : state.segments) {
         if (segment.values == nullptr) continue;
-        segment.values = next;
-        next += segment.range.count;
+        const size_t bytes = static_cast<size_t>(segment.range.count) * sizeof(float);
+        segment.values = reinterpret_cast<const float*>(values.data());
+        sum = Checksum(values.substr(0, bytes), sum);
+        values.remove_prefix(bytes);
       }
     }
+    if (sum != checksum) Fail("has values that have changed on their way");
   }
 
   void Fail(absl::string_view what) {
@@ -307,42 +318,62 @@ absl::Status CheckIndices(const RankEvents& rank) {
 
 }  // namespace
 
-std::string PackStep(const StepObservation& step) {
-  std::string bytes(kHeaderBytes, '\0');
-  Packer packer(bytes);
-  Visit(packer, step);
-  packer.AppendValues();
-  const absl::string_view body = absl::string_view(bytes).substr(kHeaderBytes);
-  const uint64_t header[] = {kMagic, body.size(), Checksum(body)};
-  std::memcpy(bytes.data(), header, kHeaderBytes);
-  return bytes;
+std::vector<absl::string_view> PackedStep::Pieces() const {
+  std::vector<absl::string_view> pieces = {head};
+  pieces.insert(pieces.end(), values.begin(), values.end());
+  return pieces;
 }
 
-absl::StatusOr<UnpackedStep> UnpackStep(absl::string_view bytes) {
+PackedStep PackStep(const StepObservation& step) {
+  PackedStep packed;
+  packed.head.resize(kHeaderBytes);
+  Packer packer(packed);
+  Visit(packer, step);
+  packed.head.resize((packed.head.size() + kWordBytes - 1) / kWordBytes * kWordBytes);
+  const absl::string_view tables = absl::string_view(packed.head).substr(kHeaderBytes);
+  Header header = {.table_bytes = tables.size(),
+                   .table_checksum = Checksum(tables, kSeed),
+                   .value_checksum = kSeed};
+  for (const absl::string_view values : packed.values) {
+    header.value_bytes += values.size();
+    header.value_checksum = Checksum(values, header.value_checksum);
+  }
+  std::memcpy(packed.head.data(), &header, kHeaderBytes);
+  return packed;
+}
+
+absl::StatusOr<StepObservation> UnpackStep(absl::string_view bytes) {
   if (bytes.size() < kHeaderBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packed step of ", bytes.size(), " bytes: the least is ", kHeaderBytes));
   }
-  uint64_t header[3];
-  std::memcpy(header, bytes.data(), kHeaderBytes);
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) != 0) {
+    return absl::InvalidArgumentError(
+        "a packed step at an address that is no multiple of 4: its values cannot be read there");
+  }
+  Header header;
+  std::memcpy(&header, bytes.data(), kHeaderBytes);
   const absl::string_view body = bytes.substr(kHeaderBytes);
-  if (header[0] != kMagic) {
+  if (header.magic != kMagic) {
     return absl::InvalidArgumentError(
         "not a packed step of this build: all processes of a job run the same program");
   }
-  if (header[1] != body.size()) {
+  if (header.table_bytes > body.size() || header.table_bytes % kWordBytes != 0 ||
+      header.value_bytes != body.size() - header.table_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a packed step of ", body.size(), " bytes that should have ", header[1]));
+        absl::StrCat("a packed step of ", body.size(), " bytes that should have ",
+                     header.table_bytes, " of tables and ", header.value_bytes, " of values"));
   }
-  if (header[2] != Checksum(body)) {
-    return absl::InvalidArgumentError("a packed step whose bytes have changed on their way");
+  const absl::string_view tables = body.substr(0, header.table_bytes);
+  if (header.table_checksum != Checksum(tables, kSeed)) {
+    return absl::InvalidArgumentError("a packed step whose tables have changed on their way");
   }
-  UnpackedStep step;
-  Unpacker unpacker(body);
-  Visit(unpacker, step.observation);
-  unpacker.TakeValues(step.observation.states, step.values);
+  StepObservation step;
+  Unpacker unpacker(tables);
+  Visit(unpacker, step);
+  unpacker.TakeValues(body.substr(tables.size()), header.value_checksum, step.states);
   if (!unpacker.ok()) return unpacker.status();
-  for (const RankEvents& rank : step.observation.events) {
+  for (const RankEvents& rank : step.events) {
     if (absl::Status inside = CheckIndices(rank); !inside.ok()) return inside;
   }
   return step;

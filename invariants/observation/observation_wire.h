@@ -2,7 +2,10 @@
 // that judges.
 //
 // Compact and fast, not for keeping: the bytes mean something to processes of the same build alone,
-// which a version and a checksum make sure of. Files are observation_io.h's.
+// which a version and checksums make sure of. Files are observation_io.h's.
+//
+// Values may take gigabytes. They are not copied: they are sent from where the step has them, and
+// read from where they were received.
 //
 // Everything travels but the origins of values, which only engines of one process show.
 #ifndef INVARIANTS_OBSERVATION_OBSERVATION_WIRE_H_
@@ -17,19 +20,22 @@
 
 namespace shardproof {
 
-// The step as bytes, with every value that it shows.
-std::string PackStep(const StepObservation& step);
+// A step as bytes: everything but values, and then the values of each segment that shows some, in
+// order, which are the step's own and as long valid.
+struct PackedStep {
+  std::string head;
+  std::vector<absl::string_view> values;
 
-// A step that was received, and the memory to which its segments point. Moves keep that valid.
-struct UnpackedStep {
-  StepObservation observation;
-  std::vector<float> values;
+  // What to send, one behind the other. Valid as long as this and the step.
+  std::vector<absl::string_view> Pieces() const;
 };
+PackedStep PackStep(const StepObservation& step);
 
-// InvalidArgument for bytes that PackStep of this build did not give: cut short, longer, or with
-// any bit changed. It says what is wrong with them. What is returned is whole: no slice or buffer
-// index leads outside of its table.
-absl::StatusOr<UnpackedStep> UnpackStep(absl::string_view bytes);
+// The step whose pieces are `bytes`, one behind the other. Its segments point into them; they begin
+// at a multiple of four, as all memory from an allocator does. InvalidArgument for bytes that
+// PackStep of this build did not give: cut short, longer, or with any bit changed. It says what is
+// wrong with them. What is returned is whole: no slice or buffer index leads outside of its table.
+absl::StatusOr<StepObservation> UnpackStep(absl::string_view bytes);
 
 }  // namespace shardproof
 

@@ -6,9 +6,10 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -70,10 +71,15 @@ StepObservation SmallStep() {
   return step;
 }
 
+std::string Packed(const StepObservation& step) {
+  return absl::StrJoin(PackStep(step).Pieces(), "");
+}
+
 TEST(ObservationWire, BringsEveryFieldOver) {
-  const absl::StatusOr<UnpackedStep> unpacked = UnpackStep(PackStep(SmallStep()));
+  const std::string bytes = Packed(SmallStep());
+  const absl::StatusOr<StepObservation> unpacked = UnpackStep(bytes);
   ASSERT_TRUE(unpacked.ok()) << unpacked.status();
-  const StepObservation& step = unpacked->observation;
+  const StepObservation& step = *unpacked;
   EXPECT_EQ(step.step, 7);
   ASSERT_EQ(step.events.size(), 2u);
   const RankEvents& rank = step.events[0];
@@ -124,10 +130,10 @@ TEST(ObservationWire, BringsEveryFieldOver) {
 }
 
 TEST(ObservationWire, BringsValuesOverBitForBit) {
-  absl::StatusOr<UnpackedStep> received = UnpackStep(PackStep(SmallStep()));
-  ASSERT_TRUE(received.ok()) << received.status();
-  const UnpackedStep unpacked = *std::move(received);
-  const std::vector<StateSegment>& segments = unpacked.observation.states[0].segments;
+  const std::string bytes = Packed(SmallStep());
+  const absl::StatusOr<StepObservation> unpacked = UnpackStep(bytes);
+  ASSERT_TRUE(unpacked.ok()) << unpacked.status();
+  const std::vector<StateSegment>& segments = unpacked->states[0].segments;
   ASSERT_EQ(segments.size(), 4u);
   EXPECT_EQ(segments[0].state, StateClass::kExpAvg);
   EXPECT_EQ(segments[0].tensor, 2);
@@ -138,17 +144,37 @@ TEST(ObservationWire, BringsValuesOverBitForBit) {
   EXPECT_EQ(segments[1].values, nullptr);
   EXPECT_EQ(std::memcmp(segments[2].values, kValues + 1, 2 * sizeof(float)), 0);
   // The whole, with nothing left out.
-  EXPECT_EQ(PackStep(unpacked.observation), PackStep(SmallStep()));
+  EXPECT_EQ(Packed(*unpacked), bytes);
+}
+
+TEST(ObservationWire, CopiesNoValues) {
+  const StepObservation step = SmallStep();
+  const PackedStep packed = PackStep(step);
+  ASSERT_EQ(packed.values.size(), 3u);
+  EXPECT_EQ(static_cast<const void*>(packed.values[0].data()), kValues);
+  EXPECT_EQ(packed.values[0].size(), sizeof(kValues));
+  const std::string bytes = Packed(step);
+  const absl::StatusOr<StepObservation> unpacked = UnpackStep(bytes);
+  ASSERT_TRUE(unpacked.ok()) << unpacked.status();
+  EXPECT_EQ(static_cast<const void*>(unpacked->states[0].segments[0].values),
+            bytes.data() + packed.head.size());
+}
+
+TEST(ObservationWire, RefusesAnAddressAtWhichNoFloatLies) {
+  const std::string bytes = " " + Packed(SmallStep());
+  EXPECT_THAT(std::string(UnpackStep(absl::string_view(bytes).substr(1)).status().message()),
+              HasSubstr("no multiple of 4"));
 }
 
 TEST(ObservationWire, BringsAnEmptyStepOver) {
-  const absl::StatusOr<UnpackedStep> unpacked = UnpackStep(PackStep(StepObservation()));
+  const std::string bytes = Packed(StepObservation());
+  const absl::StatusOr<StepObservation> unpacked = UnpackStep(bytes);
   ASSERT_TRUE(unpacked.ok()) << unpacked.status();
-  EXPECT_TRUE(unpacked->observation.events.empty());
+  EXPECT_TRUE(unpacked->events.empty());
 }
 
 TEST(ObservationWire, RefusesEveryBeginningOfAStepAndEveryLongerOne) {
-  const std::string bytes = PackStep(SmallStep());
+  const std::string bytes = Packed(SmallStep());
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_EQ(UnpackStep(bytes.substr(0, length)).status().code(),
               absl::StatusCode::kInvalidArgument)
@@ -158,7 +184,7 @@ TEST(ObservationWire, RefusesEveryBeginningOfAStepAndEveryLongerOne) {
 }
 
 TEST(ObservationWire, RefusesAStepWithAnyBitChanged) {
-  const std::string bytes = PackStep(SmallStep());
+  const std::string bytes = Packed(SmallStep());
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string changed = bytes;
     changed[bit / 8] = static_cast<char>(changed[bit / 8] ^ (1 << bit % 8));
@@ -167,7 +193,7 @@ TEST(ObservationWire, RefusesAStepWithAnyBitChanged) {
 }
 
 TEST(ObservationWire, RefusesAStepWithSeveralBitsChanged) {
-  const std::string bytes = PackStep(SmallStep());
+  const std::string bytes = Packed(SmallStep());
   std::mt19937 random(1);
   for (int i = 0; i < 20000; ++i) {
     std::string changed = bytes;
@@ -185,7 +211,7 @@ TEST(ObservationWire, RefusesWhatNoStepHolds) {
   const auto error = [](const auto& edit) {
     StepObservation step = SmallStep();
     edit(step);
-    return std::string(UnpackStep(PackStep(step)).status().message());
+    return std::string(UnpackStep(Packed(step)).status().message());
   };
   EXPECT_THAT(error([](StepObservation& step) {
                 step.events[0].events[0].kind = static_cast<EventKind>(200);

@@ -9,12 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/device_world.h"
 #include "collectives/nccl/kernel_witness.h"
-#include "collectives/nccl/nccl_world.h"
 #include "collectives/nccl/requirements.h"
-#include "collectives/simulated/shared_gpu_world.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/cuda/cuda_engine.h"
 #include "trainer/engines/cuda/cuda_model.h"
+#include "trainer/engines/cuda/cuda_world.h"
 #include "trainer/engines/cuda/witnessed_engine.h"
 
 namespace shardproof {
@@ -86,27 +85,14 @@ class Factory {
     std::shared_ptr<KeptWorld>& kept = worlds_[{kind, size.value}];
     if (kept != nullptr && !kept->failed) return kept;
     kept = nullptr;
-    SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorld> world, MakeWorld(kind, size));
+    SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorld> world,
+                                MakeCudaWorld({.size = size,
+                                               .shared_gpu = kind == EngineKind::kCudaShared,
+                                               .job = options_.job,
+                                               .device = options_.device}));
     kept = std::make_shared<KeptWorld>();
     kept->world = std::move(world);
     return kept;
-  }
-
-  absl::StatusOr<std::unique_ptr<DeviceWorld>> MakeWorld(EngineKind kind, WorldSize size) const {
-    if (kind == EngineKind::kCudaShared) {
-      if (options_.job != nullptr) {
-        return absl::InvalidArgumentError(
-            "the cuda_shared engine has all ranks in one process; accepted in several is cuda");
-      }
-      SHARDPROOF_RETURN_IF_ERROR(CheckGpuRequirements(1));
-      return MakeSharedGpuWorld(size, /*device=*/0);
-    }
-    if (options_.job == nullptr) {
-      SHARDPROOF_RETURN_IF_ERROR(CheckGpuRequirements(size.value));
-      return MakeNcclWorld(size);
-    }
-    SHARDPROOF_RETURN_IF_ERROR(CheckRequirementsOfGpu(options_.device));
-    return MakeNcclWorld(*options_.job, options_.device);
   }
 
   const CudaCaseOptions options_;

@@ -25,6 +25,8 @@ absl::Status CheckLaunched(EngineKind engine, Launcher launcher) {
 
 }  // namespace
 
+absl::Duration CollectiveTimeout(absl::Duration timeout) { return timeout * 0.75; }
+
 void DeclareEngineFlags(EngineFlags& raw, Flags& flags) {
   flags.String("engine", &raw.engine,
                "cpu, accounting (no values, any size), provenance (where every value came from), "
@@ -46,6 +48,7 @@ absl::StatusOr<EngineRequest> MakeEngineRequest(const EngineFlags& raw,
   }
   request.tf32 = raw.tf32;
   request.timeout = absl::Seconds(raw.timeout_s);
+  request.gpu_collective_timeout = CollectiveTimeout(request.timeout);
   return request;
 }
 

@@ -28,8 +28,14 @@ struct EngineFlags {
 struct EngineRequest {
   EngineKind engine = EngineKind::kCpu;
   bool tf32 = false;
-  absl::Duration timeout = absl::Seconds(120);  // of every wait of a rank for others
+  absl::Duration timeout = absl::Seconds(120);                // of every wait of a rank for others
+  absl::Duration gpu_collective_timeout = absl::Seconds(90);  // CollectiveTimeout
 };
+
+// How long a collective of GPUs may take where ranks wait `timeout` for each other: three quarters
+// of it. Who waits for a rank in a collective can name both; who has its own collectives behind it,
+// rank 0 say, knows only that the rank is silent. So the collective ends first.
+absl::Duration CollectiveTimeout(absl::Duration timeout);
 
 // engine, tf32 and timeout_s. `raw` must outlive Parse.
 void DeclareEngineFlags(EngineFlags& raw, Flags& flags);

@@ -8,36 +8,43 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/launch/launch_environment.h"
+#include "invariants/run_description/status_macros.h"
 #include "invariants/suite/console.h"
 #include "invariants/suite/shared_verdict.h"
 
 namespace shardproof {
-namespace {
-
-// For ranks that share a processor with each other and with other tests.
-constexpr absl::Duration kTimeout = absl::Seconds(40);
-
-}  // namespace
 
 int RunLaunchedSuite(int argc, char** argv, SuiteProgram program,
                      const DeviceEnginesOf& device_engines) {
   const absl::StatusOr<LaunchEnvironment> environment = ReadLaunchEnvironment(std::getenv);
   if (!environment.ok()) return ReportBadInput(program.name, environment.status());
   RanksHere ranks(program.name, *environment);
-  const absl::Status joined = ranks.Join(kTimeout);
-  if (!joined.ok()) return ranks.Fail(joined);
   std::optional<SharedVerdicts> verdicts;
-  if (ranks.in_processes()) {
-    verdicts.emplace(*ranks.job(), kTimeout);
-    program.agree = [&verdicts](const EngineVerdict& mine) { return verdicts->Share(mine); };
-  }
+  DeviceEngineFactory factory = nullptr;
   program.tells = ranks.leads();
-  const DeviceEngineFactory factory = device_engines ? device_engines(ranks) : nullptr;
-  program.prepare = [&ranks, factory](CaseOptions& options) {
+  program.join = [&](absl::Duration timeout) {
+    SHARDPROOF_RETURN_IF_ERROR(ranks.Join(timeout));
+    if (ranks.in_processes()) verdicts.emplace(*ranks.job(), timeout);
+    if (device_engines) factory = device_engines(ranks, timeout);
+    return absl::OkStatus();
+  };
+  program.ready = [&ranks, ready = std::move(program.ready)] {
+    return ranks.AgreeOn(ready ? ready() : absl::OkStatus());
+  };
+  program.prepare = [&](CaseOptions& options) {
     options.ranks = ranks.case_ranks();
     options.make_device_engine = factory;
   };
-  return ranks.Leave(RunSuite(argc, argv, program));
+  if (ranks.in_processes()) {
+    program.agree = [&](const EngineVerdict& mine) -> absl::StatusOr<EngineVerdict> {
+      absl::StatusOr<EngineVerdict> shared = verdicts->Share(mine);
+      // Those that are left end with the same words, which rank 0 says.
+      if (!shared.ok()) return ranks.AgreeOn(shared.status());
+      return shared;
+    };
+  }
+  const absl::StatusOr<int> exit_code = RunSuite(argc, argv, program);
+  return exit_code.ok() ? ranks.Leave(*exit_code) : ranks.Fail(exit_code.status());
 }
 
 }  // namespace shardproof

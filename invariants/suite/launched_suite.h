@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "absl/time/time.h"
 #include "invariants/suite/ranks_here.h"
 #include "invariants/suite/run_case.h"
 #include "invariants/suite/suite_program.h"
@@ -13,10 +14,14 @@
 namespace shardproof {
 
 // Makes the factory of GPU engines for this process's ranks, which have been joined and outlive it.
-using DeviceEnginesOf = std::function<DeviceEngineFactory(RanksHere& ranks)>;
+// `timeout`: how long ranks wait for each other; a collective's is shorter (engine_flags.h).
+using DeviceEnginesOf =
+    std::function<DeviceEngineFactory(RanksHere& ranks, absl::Duration timeout)>;
 
-// `program.prepare`, `agree` and `tells` are set here. `device_engines` may be empty: engines that
-// need GPUs then have none. The exit status is RunSuite's; 2 where the ranks cannot be joined.
+// `program.join`, `prepare`, `agree` and `tells` are set here, and all ranks agree on what `ready`
+// says. `device_engines` may be empty: engines that need GPUs then have none. The exit status is
+// RunSuite's; 2, with one line on stderr, for bad arguments, where the ranks cannot be joined or
+// are not ready, and where one of them is gone or stopped: the whole job then ends.
 int RunLaunchedSuite(int argc, char** argv, SuiteProgram program,
                      const DeviceEnginesOf& device_engines);
 

@@ -18,6 +18,12 @@ constexpr absl::Duration kEnd = absl::Seconds(10);
 }  // namespace
 
 absl::Status RanksHere::Join(absl::Duration timeout) {
+  const absl::Status met = Meet(timeout);
+  alone_ = !met.ok();
+  return met;
+}
+
+absl::Status RanksHere::Meet(absl::Duration timeout) {
   switch (environment_.launcher) {
     case Launcher::kNone:
       return absl::OkStatus();
@@ -51,9 +57,13 @@ int RanksHere::Leave(int exit_code) {
 }
 
 int RanksHere::Fail(const absl::Status& status) {
-  const bool met = agreement_ != nullptr;
-  const bool said_by_rank_0 = !leads() && (!met || IsKnownToAll(status));
+  // What was wrong before the processes met, a flag say, is wrong in all of them. Who has looked for
+  // the others and found nobody must speak for itself.
+  const bool known_to_all = agreement_ == nullptr ? !alone_ : IsKnownToAll(status);
+  const bool said_by_rank_0 = !leads() && known_to_all;
   if (said_by_rank_0) AwaitTheEnd();
+  // Rank 0 may have looked in vain too; then its line is enough.
+  if (alone_ && !leads()) absl::SleepFor(kHeadStart);
   if (mpi_ != nullptr) {
     const std::string line = OnOneLine(absl::StrCat(program_, ": ", status.message()));
     mpi_->Abort(absl::Status(status.code(), line), 2);

@@ -40,7 +40,9 @@ class RanksHere {
   bool leads() const { return !in_processes() || environment_.rank.value == 0; }
 
   // Meets the other processes: under mpirun through MPI, under torchrun on the ports after its own.
-  // `timeout` bounds this and every later wait of a rank for others.
+  // `timeout` bounds this and every later wait of a rank for others. Where MPI itself waits for a
+  // process that has ended or is stopped, this process ends when the timeout is over, with one line
+  // on stderr and exit status 2 (collectives/mpi/watchdog.h).
   absl::Status Join(absl::Duration timeout);
 
   // After Join. What cases need to know; null where all ranks are here.
@@ -63,15 +65,18 @@ class RanksHere {
   int Leave(int exit_code);
 
   // The end of one that did not: one line on stderr, exit code 2. What all ranks have found is
-  // rank 0's to say, what one rank alone has found is its own. Where processes have met, all end,
-  // also those that are stopped (under torchrun, its agent sees to that). May not return.
+  // rank 0's to say, what one rank alone has found is its own, and so is why it could not join.
+  // Where processes have met, all end, also those that are stopped (under torchrun, its agent sees
+  // to that). May not return.
   int Fail(const absl::Status& status);
 
  private:
+  absl::Status Meet(absl::Duration timeout);
   void AwaitTheEnd();
 
   const std::string program_;
   const LaunchEnvironment environment_;
+  bool alone_ = false;  // Join has failed
   std::unique_ptr<MpiRanks> mpi_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<Agreement> agreement_;

@@ -1,5 +1,6 @@
 #include "invariants/suite/shared_verdict.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@ namespace {
 // No message holds a NUL, so it separates the fields.
 constexpr char kSeparator = '\0';
 constexpr absl::string_view kYes = "1";
+
+constexpr absl::Duration kGrace = absl::Seconds(10);
 
 std::string Packed(const EngineVerdict& verdict) {
   std::string bytes;
@@ -57,27 +60,27 @@ absl::StatusOr<EngineVerdict> Decided(const EngineVerdict& mine,
 
 }  // namespace
 
-absl::StatusOr<EngineVerdict> SharedVerdicts::Meet(const EngineVerdict& mine) {
+absl::StatusOr<EngineVerdict> SharedVerdicts::Meet(const EngineVerdict& mine,
+                                                   absl::Duration timeout) {
   const std::string key = absl::StrCat("suite/verdict/", cases_++);
   SHARDPROOF_ASSIGN_OR_RETURN(const std::vector<std::string> verdicts,
-                              job_.Gather(Packed(mine), timeout_));
+                              job_.Gather(Packed(mine), timeout));
   if (job_.rank().value == 0) {
     SHARDPROOF_ASSIGN_OR_RETURN(EngineVerdict decided, Decided(mine, verdicts));
     SHARDPROOF_RETURN_IF_ERROR(job_.Set(key, Packed(decided)));
     return decided;
   }
-  SHARDPROOF_ASSIGN_OR_RETURN(const std::string decided, job_.Await(key, "rank 0", timeout_));
+  SHARDPROOF_ASSIGN_OR_RETURN(const std::string decided, job_.Await(key, "rank 0", timeout));
   return Unpacked(decided, mine.engine);
 }
 
-EngineVerdict SharedVerdicts::Share(const EngineVerdict& mine) {
-  absl::StatusOr<EngineVerdict> decided = Meet(mine);
-  if (decided.ok()) return *std::move(decided);
-  return {.engine = mine.engine,
-          .passes = false,
-          .cause = "job",
-          .headline = absl::StrCat("job: ", decided.status().message()),
-          .details = mine.details};
+absl::StatusOr<EngineVerdict> SharedVerdicts::Share(const EngineVerdict& mine) {
+  absl::StatusOr<EngineVerdict> decided =
+      Meet(mine, mine.passes ? timeout_ : std::min(timeout_, kGrace));
+  if (decided.ok() || mine.passes) return decided;
+  // What this rank has found is why the others are gone, or says more of them than their silence.
+  return absl::Status(decided.status().code(),
+                      absl::StrCat(decided.status().message(), "; before, here: ", mine.headline));
 }
 
 }  // namespace shardproof

@@ -19,12 +19,14 @@ class SharedVerdicts {
   SharedVerdicts(Job& job, absl::Duration timeout) : job_(job), timeout_(timeout) {}
 
   // Collective. Every rank gets rank 0's verdict or, where rank 0 passes and another does not, that
-  // of the lowest such rank, which its headline then names. Where the ranks do not meet within the
-  // timeout the verdict does not pass, and its cause is "job".
-  EngineVerdict Share(const EngineVerdict& mine);
+  // of the lowest such rank, which its headline then names. An error where the ranks do not meet
+  // within the timeout: the job is over then, and so are its cases. A rank whose verdict does not
+  // pass waits for some seconds only, long enough for others that have found the same; its error
+  // ends in its own headline.
+  absl::StatusOr<EngineVerdict> Share(const EngineVerdict& mine);
 
  private:
-  absl::StatusOr<EngineVerdict> Meet(const EngineVerdict& mine);
+  absl::StatusOr<EngineVerdict> Meet(const EngineVerdict& mine, absl::Duration timeout);
 
   Job& job_;
   const absl::Duration timeout_;

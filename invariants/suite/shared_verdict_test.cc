@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -89,7 +92,11 @@ std::vector<std::vector<EngineVerdict>> Shared(
     ranks.emplace_back([&, rank] {
       BoardJob job(board, static_cast<int32_t>(rank), static_cast<int32_t>(found.size()));
       SharedVerdicts verdicts(job, absl::Seconds(60));
-      for (const EngineVerdict& mine : found[rank]) decided[rank].push_back(verdicts.Share(mine));
+      for (const EngineVerdict& mine : found[rank]) {
+        const absl::StatusOr<EngineVerdict> shared = verdicts.Share(mine);
+        EXPECT_TRUE(shared.ok()) << shared.status();
+        if (shared.ok()) decided[rank].push_back(*shared);
+      }
     });
   }
   for (std::thread& rank : ranks) rank.join();
@@ -126,17 +133,29 @@ TEST(SharedVerdicts, BadInputStaysBadInput) {
   for (const std::vector<EngineVerdict>& rank : decided) EXPECT_TRUE(rank[0].is_bad_input);
 }
 
-TEST(SharedVerdicts, ARankThatDoesNotComeIsNoPass) {
+TEST(SharedVerdicts, ARankThatDoesNotComeIsAnError) {
   Board board;
   BoardJob zero(board, 0, 2);
-  const EngineVerdict of_zero = SharedVerdicts(zero, absl::Milliseconds(10)).Share({});
-  EXPECT_FALSE(of_zero.passes);
-  EXPECT_EQ(of_zero.cause, "job");
-  EXPECT_THAT(of_zero.headline, HasSubstr("rank 1 has not"));
+  SharedVerdicts of_zero(zero, absl::Milliseconds(10));
+  const absl::Status passed = of_zero.Share({}).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(passed)) << passed;
+  EXPECT_THAT(std::string(passed.message()), HasSubstr("rank 1 has not"));
   BoardJob one(board, 1, 2);
-  const EngineVerdict of_one = SharedVerdicts(one, absl::Milliseconds(10)).Share({});
-  EXPECT_FALSE(of_one.passes);
-  EXPECT_THAT(of_one.headline, HasSubstr("rank 0 has not"));
+  SharedVerdicts of_one(one, absl::Milliseconds(10));
+  const absl::Status waited = of_one.Share({}).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
+  EXPECT_THAT(std::string(waited.message()), HasSubstr("rank 0 has not"));
+}
+
+TEST(SharedVerdicts, AFailureBesideARankThatDoesNotComeIsToldAndDoesNotWaitForIt) {
+  Board board;
+  BoardJob zero(board, 0, 2);
+  const absl::Time begin = absl::Now();
+  const absl::Status status = SharedVerdicts(zero, absl::Hours(1)).Share(Failing("error")).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("rank 1 has not"), HasSubstr("FAILS error")));
+  EXPECT_LT(absl::Now() - begin, absl::Minutes(1));
 }
 
 }  // namespace

@@ -98,6 +98,24 @@ std::string DeviceComplaint(const FaultOutcome& outcome) {
   return Complaint(demanded);
 }
 
+std::string OtherThanOnCpus(const KillReport& cpu, const KillReport& gpu) {
+  if (KilledBy(cpu, "ordering") && KilledBy(gpu, "ordering")) return "";
+  if (Killed(cpu) && NamesARank(gpu.error)) return "";
+  const bool both_refuse = absl::IsInvalidArgument(cpu.error) && absl::IsInvalidArgument(gpu.error);
+  if (!gpu.error.ok() && !both_refuse) return std::string(gpu.error.message());
+  if (Killed(cpu) != Killed(gpu)) {
+    return absl::StrCat("found by ", Killed(cpu) ? absl::StrJoin(cpu.killers, ", ") : "nothing",
+                        " on CPUs and by ",
+                        Killed(gpu) ? absl::StrJoin(gpu.killers, ", ") : "nothing", " here");
+  }
+  const bool one_in_common =
+      std::any_of(cpu.killers.begin(), cpu.killers.end(),
+                  [&](const std::string& check) { return KilledBy(gpu, check); });
+  if (!Killed(cpu) || one_in_common) return "";
+  return absl::StrCat("found by ", absl::StrJoin(cpu.killers, ", "), " on CPUs and by others, ",
+                      absl::StrJoin(gpu.killers, ", "), ", here");
+}
+
 std::vector<Fault> FaultsWithinBounds() {
   std::vector<Fault> faults = {
       InLayers("A2", "model=mlp:6,5,3:bias;mode=zero2;world_size=2;micro_batch_size=3;steps=3"),

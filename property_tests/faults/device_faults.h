@@ -34,6 +34,11 @@ std::string DeviceFaultsText(const std::vector<DeviceFault>& faults);
 // instead if that says which rank could not go on. A fault that is none must pass every check.
 std::string DeviceComplaint(const FaultOutcome& outcome);
 
+// What is wrong with how an edit fares on GPUs beside the cpu engine; "" if nothing. Both find it,
+// by one check at least that they share, or neither. Whether values show what `ordering` finds is a
+// race's affair, and what CPUs find may end on GPUs in an error that names a rank.
+std::string OtherThanOnCpus(const KillReport& cpu, const KillReport& gpu);
+
 // Whether an error is a hang or a disagreement that names a rank.
 bool NamesARank(const absl::Status& error);
 

@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "property_tests/faults/catalogue.h"
 #include "property_tests/faults/edit_campaign.h"
 #include "property_tests/faults/plan_edits.h"
+#include "trainer/engines/cpu_engine.h"
 #include "trainer/engines/cuda/arena.h"
+#include "trainer/engines/engine.h"
 #include "trainer/engines/engine_parts.h"
 #include "trainer/engines/plan_bounds.h"
 
@@ -66,6 +71,18 @@ std::string WithoutMemory(const RunDescription& run, const PartsEdit& edit) {
     }
   }
   return "";
+}
+
+// On the engine whose sums have the same order, what is demanded of a GPU holds.
+TEST(DeviceFaultsTest, OnCpusNoneIsMissed) {
+  KillEngines engines;
+  engines.provenance = false;
+  for (const DeviceFault& each : DeviceFaults()) {
+    if (!each.left_out.empty()) continue;
+    const absl::StatusOr<RunDescription> run = ParseFaultRun(each.fault.run);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(DeviceComplaint({each.fault, RunEdited(*run, each.fault.apply, engines)}), "");
+  }
 }
 
 // Needs no GPU: what the engine refuses there would be found by nothing.
@@ -131,7 +148,110 @@ TEST(DeviceComplaintTest, WhatIsNoFaultMustPass) {
       HasSubstr("is no fault"));
 }
 
-// On CPUs bit by bit; by bounds they are judged where sums have no fixed order.
+// Shows what an engine shows, and says that its sums have no fixed order.
+class AnyOrderEngine : public Engine {
+ public:
+  explicit AnyOrderEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  absl::StatusOr<const StepObservation*> Step() override {
+    const absl::StatusOr<const StepObservation*> step = engine_->Step();
+    if (!step.ok()) return step;
+    step_ = **step;
+    step_.any_order = true;
+    return &step_;
+  }
+
+ private:
+  const std::unique_ptr<Engine> engine_;
+  StepObservation step_;
+};
+
+// The cpu engine in place of a GPU's, so that what is shown goes the way of a GPU's.
+absl::StatusOr<CaseEngine> EngineOnCpus(const RunDescription& run, EngineKind kind,
+                                        const EngineParts& parts, bool) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      MakeCpuEngine(run, parts, MemoryBudget{.limit_bytes = int64_t{1} << 30});
+  if (!engine.ok()) return engine.status();
+  CaseEngine made;
+  made.engine = *std::move(engine);
+  if (kind == EngineKind::kCuda) {
+    made.engine = std::make_unique<AnyOrderEngine>(std::move(made.engine));
+  }
+  return made;
+}
+
+TEST(DeviceFaultsTest, WithVersionsOfTheReplayNoneIsMissed) {
+  const KillEngines engines = {
+      .values = EngineKind::kCudaShared, .provenance = false, .make_device_engine = EngineOnCpus};
+  for (const DeviceFault& each : DeviceFaults()) {
+    if (!each.left_out.empty()) continue;
+    const absl::StatusOr<RunDescription> run = ParseFaultRun(each.fault.run);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(DeviceComplaint({each.fault, RunEdited(*run, each.fault.apply, engines)}), "");
+  }
+}
+
+TEST(OtherThanOnCpusTest, WithVersionsOfTheReplayNoEditIs) {
+  constexpr size_t kStride = 29;
+  KillEngines cpu;
+  cpu.provenance = false;
+  const KillEngines replayed = {
+      .values = EngineKind::kCudaShared, .provenance = false, .make_device_engine = EngineOnCpus};
+  size_t next = 0;
+  for (const EditRun& named : EditRuns()) {
+    const absl::StatusOr<RunDescription> run = ParseFaultRun(named.line);
+    ASSERT_TRUE(run.ok()) << run.status();
+    const std::vector<PlanEdit> edits = EditsOfStep(*run, kEditedStep);
+    for (; next < edits.size(); next += kStride) {
+      const PartsEdit apply = ApplyEdit(edits[next], kEditedStep);
+      EXPECT_EQ(OtherThanOnCpus(RunEdited(*run, apply, cpu), RunEdited(*run, apply, replayed)), "")
+          << named.name << "/" << edits[next].name;
+    }
+    next -= edits.size();
+  }
+}
+
+KillReport FoundBy(std::vector<std::string> killers, absl::Status error = {}) {
+  KillReport report;
+  report.killers = std::move(killers);
+  report.error = std::move(error);
+  return report;
+}
+
+TEST(OtherThanOnCpusTest, TellsWhatDiffers) {
+  const KillReport nothing = FoundBy({});
+  const KillReport values = FoundBy({"numeric_equivalence", "liveness"});
+  EXPECT_THAT(OtherThanOnCpus(nothing, nothing), IsEmpty());
+  EXPECT_THAT(OtherThanOnCpus(values, FoundBy({"liveness"})), IsEmpty());
+  EXPECT_THAT(OtherThanOnCpus(values, nothing), HasSubstr("by nothing here"));
+  EXPECT_THAT(OtherThanOnCpus(nothing, values), HasSubstr("by nothing on CPUs"));
+  EXPECT_THAT(OtherThanOnCpus(values, FoundBy({"padding"})), HasSubstr("by others, padding"));
+  EXPECT_THAT(OtherThanOnCpus(FoundBy({"ordering", "liveness"}), FoundBy({"ordering"})), IsEmpty());
+  const KillReport hangs = FoundBy({kEngineError}, absl::DeadlineExceededError("rank 0 waited"));
+  EXPECT_THAT(OtherThanOnCpus(values, hangs), IsEmpty());
+  EXPECT_THAT(OtherThanOnCpus(nothing, hangs), HasSubstr("rank 0 waited"));
+  const KillReport broken = FoundBy({}, absl::InternalError("rank 0: illegal address"));
+  EXPECT_THAT(OtherThanOnCpus(values, broken), HasSubstr("illegal address"));
+  const KillReport no_plan = FoundBy({}, absl::InvalidArgumentError("outside the plan"));
+  EXPECT_THAT(OtherThanOnCpus(no_plan, no_plan), IsEmpty());
+  EXPECT_THAT(OtherThanOnCpus(no_plan, broken), HasSubstr("illegal address"));
+  EXPECT_THAT(OtherThanOnCpus(values, no_plan), HasSubstr("outside the plan"));
+}
+
+TEST(FaultsWithinBoundsTest, BoundsFindThem) {
+  const KillEngines engines = {
+      .values = EngineKind::kCuda, .provenance = false, .make_device_engine = EngineOnCpus};
+  for (const Fault& fault : FaultsWithinBounds()) {
+    const absl::StatusOr<RunDescription> run = ParseFaultRun(fault.run);
+    ASSERT_TRUE(run.ok()) << run.status();
+    const KillReport without = RunEdited(*run, {}, engines);
+    EXPECT_FALSE(KilledBy(without, "numeric_equivalence")) << fault.run;
+    EXPECT_TRUE(without.error.ok()) << without.error;
+    EXPECT_EQ(Complaint({fault, RunEdited(*run, fault.apply, engines)}), "");
+  }
+}
+
+// On CPUs bit by bit.
 TEST(FaultsWithinBoundsTest, AreFoundAndTheirRunsPass) {
   for (const Fault& fault : FaultsWithinBounds()) {
     const absl::StatusOr<RunDescription> run = ParseFaultRun(fault.run);

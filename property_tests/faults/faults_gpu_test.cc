@@ -1,6 +1,5 @@
 // That the suite can fail on GPUs: faults and small edits of plans, on ranks that share a GPU, must
 // be found there as they are on CPUs.
-#include <algorithm>
 #include <iostream>
 #include <set>
 #include <string>
@@ -101,26 +100,6 @@ struct EditCounts {
   int passed = 0;
   int no_plan = 0;  // edits that no engine executes
 };
-
-// What is wrong with how an edit fares on the GPU beside the CPUs; "" if nothing. Whether values
-// show an edit that `ordering` finds is a race's affair.
-std::string OtherThanOnCpus(const KillReport& cpu, const KillReport& gpu) {
-  if (KilledBy(cpu, "ordering") && KilledBy(gpu, "ordering")) return "";
-  if (Killed(cpu) && NamesARank(gpu.error)) return "";
-  const bool both_refuse = !cpu.error.ok() && !gpu.error.ok();
-  if (!gpu.error.ok() && !both_refuse) return std::string(gpu.error.message());
-  if (Killed(cpu) != Killed(gpu)) {
-    return absl::StrCat("found by ", Killed(cpu) ? absl::StrJoin(cpu.killers, ", ") : "nothing",
-                        " on CPUs and by ",
-                        Killed(gpu) ? absl::StrJoin(gpu.killers, ", ") : "nothing", " here");
-  }
-  const bool one_in_common =
-      std::any_of(cpu.killers.begin(), cpu.killers.end(),
-                  [&](const std::string& check) { return KilledBy(gpu, check); });
-  if (!Killed(cpu) || one_in_common) return "";
-  return absl::StrCat("found by ", absl::StrJoin(cpu.killers, ", "), " on CPUs and by others, ",
-                      absl::StrJoin(gpu.killers, ", "), ", here");
-}
 
 TEST_F(FaultsGpuTest, EditsAreFoundAsOnCpus) {
   const KillEngines gpu_engines = SharedGpu();

@@ -26,7 +26,7 @@ absl::StatusOr<double> Slowest(absl::StatusOr<std::vector<double>> ranks) {
   return slowest;
 }
 
-// Some subjects have no value at all, in every round alike.
+// A subject without matrix products has no floor, in every round alike.
 absl::Status Append(absl::StatusOr<std::vector<double>> ranks, std::vector<double>& samples) {
   if (ranks.ok() && ranks->empty()) return absl::OkStatus();
   SHARDPROOF_ASSIGN_OR_RETURN(const double slowest, Slowest(std::move(ranks)));
@@ -54,6 +54,25 @@ absl::Status MeasureRounds(BenchSubject& subject, int64_t rounds, ModeSamples& s
   return absl::OkStatus();
 }
 
+// Every step is made, known or not: ranks of other processes make it too.
+absl::Status MeasureExposed(BenchSubject& subject, int64_t steps, ModeSamples& samples) {
+  int64_t unknown = 0;
+  std::string why = "no step was watched";
+  for (int64_t step = 0; step < steps; ++step) {
+    SHARDPROOF_ASSIGN_OR_RETURN(ExposedTimes times, subject.ExposedStep());
+    if (!times.ms.empty()) {
+      SHARDPROOF_RETURN_IF_ERROR(Append(std::move(times.ms), samples.exposed_ms));
+    } else if (unknown++ == 0) {
+      why = std::move(times.missing);
+    }
+  }
+  if (steps > 0 && unknown == 0) return absl::OkStatus();
+  samples.exposed_ms.clear();
+  samples.exposed_missing =
+      unknown == steps ? why : absl::StrCat("in ", unknown, " of ", steps, " steps ", why);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModeSamples> MeasureMode(const RunDescription& run, BenchMachine& machine,
                                         const BenchOptions& options) {
   ModeSamples samples;
@@ -62,9 +81,7 @@ absl::StatusOr<ModeSamples> MeasureMode(const RunDescription& run, BenchMachine&
   ModeSamples dropped;
   SHARDPROOF_RETURN_IF_ERROR(MeasureRounds(*subject, options.warmup_steps, dropped));
   SHARDPROOF_RETURN_IF_ERROR(MeasureRounds(*subject, options.bench_steps, samples));
-  for (int64_t step = 0; step < options.witness_steps; ++step) {
-    SHARDPROOF_RETURN_IF_ERROR(Append(subject->ExposedStep(), samples.exposed_ms));
-  }
+  SHARDPROOF_RETURN_IF_ERROR(MeasureExposed(*subject, options.witness_steps, samples));
   samples.memory = subject->memory();
   return samples;
 }

@@ -9,7 +9,8 @@
 //   a timed step
 //   a replay of the floor      the sample that is paired with this step
 //
-// and at last steps that are watched, because watching costs time.
+// and at last steps that are watched, because watching costs time. Their exposed times are a figure
+// where every one of them is known: fewer samples would look as steady as all.
 #ifndef TRAINER_BENCH_BENCH_H_
 #define TRAINER_BENCH_BENCH_H_
 
@@ -25,6 +26,7 @@
 #include "collectives/launch/job.h"
 #include "invariants/run_description/run_description.h"
 #include "trainer/bench/bench_report.h"
+#include "trainer/bench/exposed.h"
 #include "trainer/bench/step_traffic.h"
 
 namespace shardproof {
@@ -38,9 +40,9 @@ class BenchSubject {
   virtual absl::StatusOr<std::vector<double>> Step() = 0;
   // The step's matrix products alone: milliseconds. Empty where it has none.
   virtual absl::StatusOr<std::vector<double>> Floor() = 0;
-  // One training step, and perhaps one before it: milliseconds of exposed communication. Empty
-  // where it cannot be observed.
-  virtual absl::StatusOr<std::vector<double>> ExposedStep() = 0;
+  // One training step, and perhaps one before it: milliseconds of exposed communication, or why
+  // they are not known.
+  virtual absl::StatusOr<ExposedTimes> ExposedStep() = 0;
   virtual std::vector<BenchMemory> memory() const = 0;
 };
 

@@ -55,7 +55,7 @@ absl::Status RunBenchProgram(const BenchRequest& request, Job* job, int32_t devi
   machine_options.job = job;
   machine_options.device = device;
   machine_options.tf32 = request.engine.tf32;
-  machine_options.timeout = request.engine.timeout;
+  machine_options.timeout = request.engine.gpu_collective_timeout;
   const BenchOptions options = OptionsOf(request);
   std::vector<RunDescription> runs = request.runs;
   for (RunDescription& run : runs) run.data.steps = StepsOfBench(options);

@@ -8,7 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "collectives/traffic_model.h"
 #include "invariants/report/figures_json.h"
 #include "invariants/report/report_text.h"
@@ -36,6 +38,7 @@ constexpr SampleField kFields[] = {
 };
 
 constexpr absl::string_view kMemory = "memory";
+constexpr absl::string_view kExposedMissing = "exposed_missing ";
 
 absl::Status Unreadable(absl::string_view line) {
   return absl::InvalidArgumentError(
@@ -67,6 +70,10 @@ absl::Status ReadMemory(absl::string_view line, absl::Span<const absl::string_vi
 }
 
 absl::Status ReadLine(absl::string_view line, ModeSamples& samples) {
+  if (absl::ConsumePrefix(&line, kExposedMissing)) {
+    samples.exposed_missing = std::string(line);
+    return absl::OkStatus();
+  }
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   const absl::Span<const absl::string_view> values = absl::MakeConstSpan(words).subspan(1);
   if (words[0] == kMemory) return ReadMemory(line, values, samples);
@@ -74,6 +81,16 @@ absl::Status ReadLine(absl::string_view line, ModeSamples& samples) {
     if (words[0] == field.name) return ReadValues(line, values, samples.*field.values);
   }
   return Unreadable(line);
+}
+
+// Why the processes together do not know the exposed times; empty if all do.
+std::string ExposedMissing(absl::Span<const ModeSamples> parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].exposed_missing.empty()) continue;
+    return parts.size() == 1 ? parts[i].exposed_missing
+                             : absl::StrCat("process ", i, ": ", parts[i].exposed_missing);
+  }
+  return "";
 }
 
 // Of all ranks, the one whose unavoidable time is the longest.
@@ -186,6 +203,9 @@ OrderedJson ModeJson(const ModeReport& mode) {
       mode.exposed_ms ? NumberJson(mode.exposed_ms->median) : OrderedJson();
   json["exposed_communication_cv"] =
       mode.exposed_ms ? NumberJson(mode.exposed_ms->cv_percent) : OrderedJson();
+  json["exposed_communication_samples"] = mode.exposed_ms ? mode.exposed_ms->samples : 0;
+  json["exposed_communication_missing"] =
+      mode.exposed_ms ? OrderedJson() : OrderedJson(mode.exposed_missing);
   json["unavoidable_ms"] = NumberJson(mode.unavoidable.ms);
   json["unavoidable"] = UnavoidableJson(mode.unavoidable);
   json["memory"] = MemoryJson(mode.memory);
@@ -229,8 +249,10 @@ std::vector<std::string> TableRow(const ModeReport& mode) {
 absl::StatusOr<ModeSamples> MergeSamples(absl::Span<const ModeSamples> parts) {
   if (parts.empty()) return absl::InvalidArgumentError("no benchmark samples of any process");
   ModeSamples merged = parts[0];
+  merged.exposed_missing = ExposedMissing(parts);
   for (const ModeSamples& part : parts.subspan(1)) {
     for (const SampleField& field : kFields) {
+      if (field.values == &ModeSamples::exposed_ms && !merged.exposed_missing.empty()) continue;
       std::vector<double>& slowest = merged.*field.values;
       const std::vector<double>& values = part.*field.values;
       if (values.size() != slowest.size()) {
@@ -245,6 +267,7 @@ absl::StatusOr<ModeSamples> MergeSamples(absl::Span<const ModeSamples> parts) {
     }
     merged.memory.insert(merged.memory.end(), part.memory.begin(), part.memory.end());
   }
+  if (!merged.exposed_missing.empty()) merged.exposed_ms.clear();
   std::sort(merged.memory.begin(), merged.memory.end(),
             [](const BenchMemory& a, const BenchMemory& b) { return a.rank < b.rank; });
   return merged;
@@ -257,6 +280,10 @@ std::string EncodeSamples(const ModeSamples& samples) {
     // As many digits as bring back the same bits.
     for (double value : samples.*field.values) absl::StrAppendFormat(&text, " %.17g", value);
     absl::StrAppend(&text, "\n");
+  }
+  if (!samples.exposed_missing.empty()) {
+    absl::StrAppend(&text, kExposedMissing,
+                    absl::StrReplaceAll(samples.exposed_missing, {{"\n", " "}}), "\n");
   }
   for (const BenchMemory& memory : samples.memory) {
     absl::StrAppend(&text, kMemory, " ", memory.rank, " ", memory.arena_steady, " ",
@@ -288,6 +315,12 @@ absl::StatusOr<ModeReport> MakeModeReport(const RunDescription& run, const ModeS
         samples.copy_gb_per_s.size(), " copies and ", samples.bus_gb_per_s.size(),
         " bus transfers; accepted is at least one of each that the run has"));
   }
+  if (samples.exposed_ms.empty() == samples.exposed_missing.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a benchmark of ", ModeRowName(run.sharding), " with ",
+                     samples.exposed_ms.size(), " exposed times and the reason '",
+                     samples.exposed_missing, "' why there are none; accepted is one of the two"));
+  }
   ModeReport report;
   report.run = run;
   report.step_ms = Summarize(samples.step_ms);
@@ -299,6 +332,7 @@ absl::StatusOr<ModeReport> MakeModeReport(const RunDescription& run, const ModeS
                                 PairedRatio(samples.step_ms, samples.floor_ms));
   }
   if (!samples.exposed_ms.empty()) report.exposed_ms = Summarize(samples.exposed_ms);
+  report.exposed_missing = samples.exposed_missing;
   report.unavoidable = UnavoidableOf(run, placement, samples);
   report.memory = samples.memory;
   return report;
@@ -338,8 +372,14 @@ std::string BenchTable(const BenchReport& report) {
   absl::StrAppend(
       &text,
       "floor: the step's matrix products alone; unavoidable: its other bytes at measured "
-      "bandwidths;\nexposed: collectives with nothing beside them; *: varies by more "
-      "than 5 %\n");
+      "bandwidths;\nexposed: collectives with nothing beside them; driver MiB: what the driver "
+      "gave for the arena, in\nwhich the plan's buffers lie; -: not known; *: varies by more than "
+      "5 %\n");
+  for (const ModeReport& mode : report.modes) {
+    if (mode.exposed_ms) continue;
+    absl::StrAppend(&text, "no exposed ms of ", ModeRowName(mode.run.sharding), ": ",
+                    mode.exposed_missing, "\n");
+  }
   return text;
 }
 

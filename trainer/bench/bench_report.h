@@ -20,11 +20,14 @@
 //                     on each device, replayed after each timed step. Maximum over devices
 //     floor_gemms, floor_gflop      of one rank
 //     ratio_to_floor  {median, cv, unstable}: of the pairs of a step and the replay after it
-//     exposed_communication_ms, exposed_communication_cv
+//     exposed_communication_ms, exposed_communication_cv, exposed_communication_samples
 //                     median over `witness_steps` steps of their own, watched through CUPTI, of the
 //                     time in which a collective's kernel runs and nothing else does on the device
-//                     (exposed.h); maximum over ranks. 0 at one rank; null where collectives are no
-//                     kernels of NCCL
+//                     (exposed.h); maximum over ranks. 0 at one rank. Of all those steps or of
+//                     none: where one of them was not seen whole, the first two are null and the
+//                     samples 0
+//     exposed_communication_missing
+//                     why they are null, as text; else null
 //     unavoidable_ms  unavoidable.device_bytes.total at copy_gb_per_s plus unavoidable.bus_bytes at
 //                     bus_gb_per_s (step_traffic.h says what is counted), of the rank that has most
 //     unavoidable     {rank, device_bytes {input, bias, relu, loss, accumulate, scale, norm,
@@ -36,7 +39,11 @@
 //                     arena_waste_percent, workspace_mib, driver_steady_mib, driver_peak_mib}.
 //                     steady: what the plan keeps between steps; peak: the most it has alive at
 //                     once; arena: the memory it lies in, waste: (arena - peak) / peak;
-//                     workspace: beside the arena; driver: what the device had less, by the driver
+//                     workspace: beside the arena. driver: what the driver gave for the arena, by
+//                     how much its free memory fell: for the kept part allocated alone (steady),
+//                     and for the whole arena (peak), so workspace and CUDA's own memory are not in
+//                     it. null where that is not known: ranks share the device, or the fall cannot
+//                     be that allocation's (DriverFigure in trainer/engines/cuda/rank_arena.h)
 #ifndef TRAINER_BENCH_BENCH_REPORT_H_
 #define TRAINER_BENCH_BENCH_REPORT_H_
 
@@ -71,7 +78,8 @@ struct BenchMemory {
 struct ModeSamples {
   std::vector<double> step_ms;
   std::vector<double> floor_ms;    // by step; empty: no matrix products
-  std::vector<double> exposed_ms;  // empty: not observed
+  std::vector<double> exposed_ms;  // one of each watched step; empty: not known
+  std::string exposed_missing;     // then: why, in one line
   std::vector<double> copy_gb_per_s;
   std::vector<double> bus_gb_per_s;  // empty: nothing goes over a bus
   std::vector<BenchMemory> memory;   // by rank
@@ -79,7 +87,8 @@ struct ModeSamples {
 };
 
 // Of all ranks: the longest time of each step, the lowest bandwidth of each sample, memory by rank.
-// InvalidArgument where the parts have different numbers of samples.
+// What one process does not know of exposed times is not known of all. InvalidArgument where the
+// parts have different numbers of samples.
 absl::StatusOr<ModeSamples> MergeSamples(absl::Span<const ModeSamples> parts);
 
 // Text between the processes of a job. Decode: InvalidArgument that quotes what it cannot read.
@@ -111,12 +120,13 @@ struct ModeReport {
   double floor_flops = 0;
   std::optional<Summary> ratio_to_floor;
   std::optional<Summary> exposed_ms;
+  std::string exposed_missing;  // why there is none
   Unavoidable unavoidable;
   std::vector<BenchMemory> memory;
 };
 
 // `samples`: of all ranks. `run`: one that PlanStep plans. InvalidArgument where samples are
-// missing that the run must have.
+// missing that the run must have, or exposed times without a reason.
 absl::StatusOr<ModeReport> MakeModeReport(const RunDescription& run, const ModeSamples& samples);
 
 struct BenchReport {
@@ -134,7 +144,8 @@ struct BenchReport {
 // One document with a newline at its end.
 std::string BenchJson(const BenchReport& report);
 
-// One row a mode. A figure whose cv is over 5 % has a star.
+// One row a mode, memory of the rank that has most. A figure whose cv is over 5 % has a star. Under
+// it what its columns mean, and why exposed times are missing.
 std::string BenchTable(const BenchReport& report);
 
 }  // namespace shardproof

@@ -95,6 +95,8 @@ TEST(BenchJson, HasTheFiguresOfAMode) {
   EXPECT_EQ(mode["ratio_to_floor"]["unstable"], true);
   EXPECT_EQ(mode["exposed_communication_ms"], 0.5);
   EXPECT_NEAR(mode["exposed_communication_cv"], 50.0, 1e-9);
+  EXPECT_EQ(mode["exposed_communication_samples"], 3);
+  EXPECT_TRUE(mode["exposed_communication_missing"].is_null());
 }
 
 TEST(BenchJson, ExplainsTheUnavoidable) {
@@ -135,9 +137,12 @@ TEST(BenchJson, WhatThereIsNotIsNull) {
   ModeSamples samples = Samples();
   samples.bus_gb_per_s = {};
   samples.exposed_ms = {};
+  samples.exposed_missing = "nobody looked";
   const nlohmann::json mode = Json(Report(Study(1), samples))["modes"][0];
   EXPECT_TRUE(mode["exposed_communication_ms"].is_null());
   EXPECT_TRUE(mode["exposed_communication_cv"].is_null());
+  EXPECT_EQ(mode["exposed_communication_samples"], 0);
+  EXPECT_EQ(mode["exposed_communication_missing"], "nobody looked");
   EXPECT_TRUE(mode["unavoidable"]["bus_gb_per_s"].is_null());
   EXPECT_TRUE(mode["unavoidable"]["bus_measured_with"].is_null());
   EXPECT_EQ(mode["unavoidable"]["bus_bytes"], 0);
@@ -158,6 +163,35 @@ TEST(BenchTable, StarsWhatVaries) {
   EXPECT_THAT(table, HasSubstr("1.00"));
 }
 
+TEST(BenchTable, SaysWhyExposedTimesAreMissing) {
+  ModeSamples samples = Samples();
+  EXPECT_THAT(BenchTable(Report(Study(2), samples)), Not(HasSubstr("no exposed ms")));
+  samples.exposed_ms = {};
+  samples.exposed_missing = "nobody looked";
+  EXPECT_THAT(BenchTable(Report(Study(2), samples)),
+              HasSubstr("no exposed ms of full_shard/backward_pre: nobody looked\n"));
+}
+
+TEST(BenchTable, SaysWhatTheDriversFigureIs) {
+  ModeSamples samples = Samples();
+  EXPECT_THAT(BenchTable(Report(Study(2), samples)), HasSubstr(" 406.0 "));
+  samples.memory[0].driver_peak = -1;
+  const std::string table = BenchTable(Report(Study(2), samples));
+  EXPECT_THAT(table, Not(HasSubstr(" 406.0 ")));
+  EXPECT_THAT(table, HasSubstr("driver MiB: what the driver gave for the arena"));
+}
+
+TEST(MakeModeReport, ExposedTimesAreThereOrAReasonIs) {
+  ModeSamples samples = Samples();
+  samples.exposed_missing = "nobody looked";
+  EXPECT_THAT(std::string(MakeModeReport(Study(2), samples).status().message()),
+              HasSubstr("3 exposed times and the reason 'nobody looked'"));
+  samples.exposed_ms = {};
+  EXPECT_TRUE(MakeModeReport(Study(2), samples).ok());
+  samples.exposed_missing = "";
+  EXPECT_FALSE(MakeModeReport(Study(2), samples).ok());
+}
+
 TEST(MakeModeReport, MissingSamplesAreRefused) {
   const auto refused = [](ModeSamples samples) { return !MakeModeReport(Study(2), samples).ok(); };
   EXPECT_FALSE(refused(Samples()));
@@ -174,6 +208,7 @@ TEST(Samples, TravelBetweenProcessesBitForBit) {
   ModeSamples samples = Samples();
   samples.step_ms = {1.0 / 3, 4.1e-17, 1e300};
   samples.exposed_ms = {};
+  samples.exposed_missing = "memory 0 of 5 watched steps";
   const absl::StatusOr<ModeSamples> decoded = DecodeSamples(EncodeSamples(samples));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(*decoded, samples);
@@ -204,6 +239,21 @@ TEST(Samples, MergeTakesTheSlowestRankOfEachSample) {
   EXPECT_THAT(std::string(MergeSamples({first, second}).status().message()),
               HasSubstr("2 samples of step_ms, another 1"));
   EXPECT_FALSE(MergeSamples({}).ok());
+}
+
+TEST(Samples, WhatOneProcessDoesNotKnowOfExposedTimesIsNotKnown) {
+  ModeSamples first, second;
+  first.exposed_ms = {1, 2};
+  second.exposed_missing = "1 of 2 was seen";
+  for (const std::vector<ModeSamples>& parts : {std::vector<ModeSamples>{first, second, second},
+                                                std::vector<ModeSamples>{first, second, first}}) {
+    const absl::StatusOr<ModeSamples> merged = MergeSamples(parts);
+    ASSERT_TRUE(merged.ok()) << merged.status();
+    EXPECT_TRUE(merged->exposed_ms.empty());
+    EXPECT_EQ(merged->exposed_missing, "process 1: 1 of 2 was seen");
+  }
+  EXPECT_EQ(MergeSamples({second})->exposed_missing, "1 of 2 was seen");
+  EXPECT_EQ(MergeSamples({first, first})->exposed_missing, "");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // chosen so that what a report must say is known.
 #include "trainer/bench/bench.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,9 @@ struct Script {
   std::string calls;
   int steps = 0;
   int fails_at_step = -1;
-  bool observes = true;
+  std::string exposed_missing;          // why, of the watched steps below; none: all are known
+  std::vector<int> unknown_steps = {};  // watched steps, from 0 on; empty: all of them
+  int watched = 0;
   bool has_floor = true;
   std::optional<TypicalCollective> bus_call;
 };
@@ -47,10 +50,16 @@ class FakeSubject : public BenchSubject {
     if (!script_.has_floor) return std::vector<double>();
     return std::vector<double>{1.0, 0.5};
   }
-  absl::StatusOr<std::vector<double>> ExposedStep() override {
+  absl::StatusOr<ExposedTimes> ExposedStep() override {
     script_.calls += "X";
-    if (!script_.observes) return std::vector<double>();
-    return std::vector<double>{0.25, 0.75};
+    const std::vector<int>& unknown = script_.unknown_steps;
+    const bool known = !unknown.empty() &&
+                       std::find(unknown.begin(), unknown.end(), script_.watched) == unknown.end();
+    ++script_.watched;
+    if (!script_.exposed_missing.empty() && !known) {
+      return ExposedTimes{.missing = script_.exposed_missing};
+    }
+    return ExposedTimes{.ms = {0.25, 0.75}};
   }
   std::vector<BenchMemory> memory() const override {
     return {{.rank = 0, .arena_steady = 4 << 20}, {.rank = 1, .arena_steady = 5 << 20}};
@@ -176,10 +185,36 @@ TEST(Bench, OneRankHasNoBus) {
 
 TEST(Bench, WhatCannotBeObservedIsNotThere) {
   Script script;
-  script.observes = false;
+  script.exposed_missing = "nothing is seen";
   const auto report = Bench({SmallRun()}, script);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE((*report)->modes[0].exposed_ms.has_value());
+  EXPECT_EQ((*report)->modes[0].exposed_missing, "nothing is seen");
+}
+
+TEST(Bench, ExposedTimesOfSomeStepsAreNoFigure) {
+  // A median of the one step that was seen would look as steady as any.
+  for (int unknown : {0, 1}) {
+    Script script;
+    script.exposed_missing = "records came late";
+    script.unknown_steps = {unknown};
+    const auto report = Bench({SmallRun()}, script);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_FALSE((*report)->modes[0].exposed_ms.has_value());
+    EXPECT_EQ((*report)->modes[0].exposed_missing, "in 1 of 2 steps records came late");
+    // The other ranks make the second step too.
+    EXPECT_EQ(script.watched, 2);
+  }
+}
+
+TEST(Bench, OneModeWithoutExposedTimesLeavesTheOthersTheirs) {
+  Script script;
+  script.exposed_missing = "records came late";
+  script.unknown_steps = {3};  // the second one of the second mode
+  const auto report = Bench({SmallRun(Mode::kReplicated), SmallRun(Mode::kZero2)}, script);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ((*report)->modes[0].exposed_ms->samples, 2);
+  EXPECT_FALSE((*report)->modes[1].exposed_ms.has_value());
 }
 
 TEST(Bench, AProbeHasNoFloor) {
@@ -237,6 +272,21 @@ TEST(Bench, RankZeroReportsForAllProcesses) {
   EXPECT_EQ(mode.unavoidable.copy_gb_per_s.median, 500.0);
   EXPECT_EQ(mode.unavoidable.bus_gb_per_s->median, 100.0);
   EXPECT_EQ(mode.memory.size(), 3u);
+}
+
+TEST(Bench, AProcessThatMissedAStepIsHeard) {
+  ModeSamples other;
+  other.step_ms = {20, 20, 20};
+  other.floor_ms = {2, 2, 2};
+  other.exposed_missing = "in 1 of 2 steps records came late";
+  other.copy_gb_per_s = {500};
+  other.bus_gb_per_s = {200};
+  FakeJob job(0, EncodeSamples(other));
+  Script script;
+  const auto report = Bench({SmallRun()}, script, &job);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE((*report)->modes[0].exposed_ms.has_value());
+  EXPECT_EQ((*report)->modes[0].exposed_missing, "process 1: in 1 of 2 steps records came late");
 }
 
 TEST(Bench, OtherRanksReportNothing) {

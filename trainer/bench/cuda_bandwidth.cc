@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "collectives/traffic_model.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/bench/cuda_handles.h"
+#include "trainer/bench/on_each_rank.h"
 #include "trainer/engines/cuda/cuda_status.h"
 #include "trainer/engines/cuda/device_memory.h"
 
@@ -117,17 +117,7 @@ absl::StatusOr<std::vector<double>> BusBandwidthOf(const TypicalCollective& call
   for (Rank rank : world.local_ranks()) {
     ranks.push_back(std::make_unique<BusRank>(call, world, rank, timeout));
   }
-  std::vector<absl::Status> statuses(ranks.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] {
-      statuses[i] = ranks[i]->Measure(samples);
-      // The others would wait for this rank until their time is up.
-      if (!statuses[i].ok()) world.Abort(statuses[i]);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const absl::Status& status : statuses) SHARDPROOF_RETURN_IF_ERROR(status);
+  SHARDPROOF_RETURN_IF_ERROR(OnEachRank(world, [&](int i) { return ranks[i]->Measure(samples); }));
   std::vector<double> slowest = ranks.front()->gb_per_s();
   for (const std::unique_ptr<BusRank>& rank : ranks) {
     for (size_t i = 0; i < slowest.size(); ++i) {

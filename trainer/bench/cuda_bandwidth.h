@@ -19,7 +19,8 @@ absl::StatusOr<std::vector<double>> CopyBandwidthOf(int device, int64_t bytes, i
 // `call` among all its members, which `world`'s ranks are: GB/s of bus bytes
 // (collectives/traffic_model.h). A sample is several calls one after the other on a stream of their
 // own; each is of the slowest local rank. All processes of the job call this at about the same
-// time. `call` has bus bytes. After an error of one rank the world is aborted.
+// time. `call` has bus bytes. After an error of one rank the world is
+// aborted; the first such error is returned.
 absl::StatusOr<std::vector<double>> BusBandwidthOf(const TypicalCollective& call,
                                                    DeviceWorld& world, int32_t samples,
                                                    absl::Duration timeout);

@@ -16,15 +16,15 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/device_world.h"
 #include "collectives/nccl/kernel_witness.h"
-#include "collectives/nccl/nccl_world.h"
 #include "collectives/nccl/requirements.h"
-#include "collectives/simulated/shared_gpu_world.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/bench/cuda_bandwidth.h"
 #include "trainer/bench/cuda_floor.h"
 #include "trainer/bench/exposed.h"
+#include "trainer/bench/step_traffic.h"
 #include "trainer/engines/cuda/cuda_engine.h"
 #include "trainer/engines/cuda/cuda_status.h"
+#include "trainer/engines/cuda/cuda_world.h"
 #include "trainer/plan/planner.h"
 
 namespace shardproof {
@@ -32,14 +32,6 @@ namespace {
 
 constexpr int64_t kCopyBytes = int64_t{512} << 20;  // far more than any cache holds
 constexpr int32_t kBandwidthSamples = 20;
-
-std::string CudaVersion(int version) {
-  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
-}
-
-std::string NcclVersion(int version) {
-  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
-}
 
 absl::StatusOr<std::string> CublasVersion() {
   int parts[3] = {};
@@ -85,6 +77,7 @@ class CudaSubject : public BenchSubject {
     EngineParts parts = PlannedParts(run_);
     const StepPlan plan = PlanStep(run_, parts.placement, Rank{0}, /*step=*/1);
     const std::vector<Gemm> gemms = StepGemms(run_, parts.placement, plan);
+    collective_kernels_ = CollectiveKernels(plan);
     SHARDPROOF_ASSIGN_OR_RETURN(
         engine_,
         MakeCudaEngine(run_, std::move(parts), world_,
@@ -111,12 +104,14 @@ class CudaSubject : public BenchSubject {
     return ms;
   }
 
-  absl::StatusOr<std::vector<double>> ExposedStep() override {
+  absl::StatusOr<ExposedTimes> ExposedStep() override {
     if (world_.size().value == 1) {
       SHARDPROOF_RETURN_IF_ERROR(engine_->TimedStep().status());
-      return std::vector<double>{0};
+      return ExposedTimes{.ms = {0}};
     }
-    if (options_.shared_gpu) return std::vector<double>();
+    if (options_.shared_gpu) {
+      return ExposedTimes{.missing = "collectives of the cuda_shared engine are not NCCL's"};
+    }
     return WatchedStep();
   }
 
@@ -128,24 +123,16 @@ class CudaSubject : public BenchSubject {
 
  private:
   // The first step under a witness still loads what CUPTI needs; the second one counts.
-  absl::StatusOr<std::vector<double>> WatchedStep() {
+  absl::StatusOr<ExposedTimes> WatchedStep() {
     SHARDPROOF_ASSIGN_OR_RETURN(const std::unique_ptr<KernelWitness> witness,
                                 KernelWitness::Start());
     SHARDPROOF_RETURN_IF_ERROR(engine_->TimedStep().status());
     SHARDPROOF_RETURN_IF_ERROR(witness->Collect().status());
     SHARDPROOF_RETURN_IF_ERROR(engine_->TimedStep().status());
     SHARDPROOF_ASSIGN_OR_RETURN(const std::vector<KernelRecord> kernels, witness->Collect());
-    const std::vector<KernelSpan> spans = SpansOf(kernels);
-    std::vector<double> ms;
-    for (const auto& [device, ranks] : RanksOfDevices(world_)) {
-      const bool seen = std::any_of(spans.begin(), spans.end(), [device](const KernelSpan& span) {
-        return span.device == device && span.collective;
-      });
-      // A step of several ranks has collectives: kernels that nobody has recognized are not none.
-      if (!seen) return std::vector<double>();
-      ms.push_back(static_cast<double>(ExposedCommunicationNs(spans, device)) / 1e6);
-    }
-    return ms;
+    std::vector<int32_t> devices;
+    for (const auto& [device, ranks] : RanksOfDevices(world_)) devices.push_back(device);
+    return ExposedOfStep(SpansOf(kernels), devices, collective_kernels_);
   }
 
   const RunDescription& run_;
@@ -153,6 +140,7 @@ class CudaSubject : public BenchSubject {
   const CudaBenchOptions options_;
   std::unique_ptr<CudaEngine> engine_;
   std::vector<std::unique_ptr<CudaFloor>> floors_;  // by device
+  int64_t collective_kernels_ = 0;                  // of each rank: all issue the same
 };
 
 class CudaBenchMachine : public BenchMachine {
@@ -174,10 +162,10 @@ class CudaBenchMachine : public BenchMachine {
     }
     BenchMachineFacts facts;
     facts.device = properties.name;
-    facts.cuda_runtime = CudaVersion(runtime);
-    facts.cuda_driver = CudaVersion(driver);
+    facts.cuda_runtime = CudaVersionText(runtime);
+    facts.cuda_driver = CudaVersionText(driver);
     SHARDPROOF_ASSIGN_OR_RETURN(facts.cublas, CublasVersion());
-    facts.nccl = NcclVersion(nccl);
+    facts.nccl = NcclVersionText(nccl);
     return facts;
   }
 
@@ -209,28 +197,15 @@ class CudaBenchMachine : public BenchMachine {
   const CudaBenchOptions options_;
 };
 
-absl::StatusOr<std::unique_ptr<DeviceWorld>> MakeWorld(const CudaBenchOptions& options) {
-  if (options.shared_gpu && options.job != nullptr) {
-    return absl::InvalidArgumentError(
-        "the cuda_shared engine has all ranks in one process; accepted in several is cuda");
-  }
-  if (options.shared_gpu) {
-    SHARDPROOF_RETURN_IF_ERROR(CheckGpuRequirements(1));
-    return MakeSharedGpuWorld(options.world_size, /*device=*/0);
-  }
-  if (options.job != nullptr) {
-    SHARDPROOF_RETURN_IF_ERROR(CheckRequirementsOfGpu(options.device));
-    return MakeNcclWorld(*options.job, options.device);
-  }
-  SHARDPROOF_RETURN_IF_ERROR(CheckGpuRequirements(options.world_size.value));
-  return MakeNcclWorld(options.world_size);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchMachine>> MakeCudaBenchMachine(
     const CudaBenchOptions& options) {
-  SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorld> world, MakeWorld(options));
+  SHARDPROOF_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWorld> world,
+                              MakeCudaWorld({.size = options.world_size,
+                                             .shared_gpu = options.shared_gpu,
+                                             .job = options.job,
+                                             .device = options.device}));
   return std::make_unique<CudaBenchMachine>(std::move(world), options);
 }
 

@@ -118,7 +118,8 @@ TEST(CudaBench, EveryModeOnTwoRanksOfOneGpu) {
     EXPECT_GT(mode.unavoidable.ms, 0);
     ASSERT_TRUE(mode.unavoidable.bus_gb_per_s.has_value());
     EXPECT_GT(mode.unavoidable.bus_gb_per_s->median, 0);
-    EXPECT_FALSE(mode.exposed_ms.has_value());  // no kernels of NCCL
+    EXPECT_FALSE(mode.exposed_ms.has_value());
+    EXPECT_THAT(mode.exposed_missing, HasSubstr("not NCCL's"));
     ASSERT_EQ(mode.memory.size(), 2u);
     for (const BenchMemory& memory : mode.memory) {
       EXPECT_GT(memory.arena_steady, 0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace shardproof {
 namespace {
 
@@ -35,6 +37,22 @@ int64_t ExposedCommunicationNs(absl::Span<const KernelSpan> spans, int32_t devic
     others += edge.others;
   }
   return exposed;
+}
+
+ExposedTimes ExposedOfStep(absl::Span<const KernelSpan> spans, absl::Span<const int32_t> devices,
+                           int64_t collectives) {
+  ExposedTimes times;
+  for (const int32_t device : devices) {
+    const int64_t seen = std::count_if(spans.begin(), spans.end(), [&](const KernelSpan& span) {
+      return span.device == device && span.collective;
+    });
+    if (seen != collectives) {
+      return {.missing = absl::StrCat(seen, " kernels of collectives were recorded on GPU ", device,
+                                      " in a step that has ", collectives)};
+    }
+    times.ms.push_back(static_cast<double>(ExposedCommunicationNs(spans, device)) / 1e6);
+  }
+  return times;
 }
 
 }  // namespace shardproof

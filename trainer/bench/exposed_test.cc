@@ -1,12 +1,18 @@
 // Intervals drawn by hand; a picture says what is exposed. Time goes to the right.
 #include "trainer/bench/exposed.h"
 
+#include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace shardproof {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 KernelSpan Collective(int64_t start_ns, int64_t end_ns, int32_t device = 0) {
   return {device, true, start_ns, end_ns};
@@ -63,6 +69,27 @@ TEST(Exposed, DevicesAreApart) {
 TEST(Exposed, KernelsOfNoDuration) {
   EXPECT_EQ(ExposedCommunicationNs({Collective(10, 10), Other(5, 5)}, 0), 0);
   EXPECT_EQ(ExposedCommunicationNs({Collective(0, 20), Other(10, 10)}, 0), 20);
+}
+
+TEST(ExposedOfStep, GivesMillisecondsOfEachDevice) {
+  const std::vector<KernelSpan> spans = {Collective(0, 3000000, 1), Collective(0, 500000, 3),
+                                         Other(1000000, 2000000, 1), Other(0, 1000000, 3)};
+  const ExposedTimes times = ExposedOfStep(spans, {1, 3}, /*collectives=*/1);
+  EXPECT_THAT(times.ms, ElementsAre(2.0, 0.0));
+  EXPECT_EQ(times.missing, "");
+}
+
+TEST(ExposedOfStep, RecordsThatAreMissingMakeItUnknown) {
+  // Of two collectives, one has been recorded so far on GPU 1.
+  const std::vector<KernelSpan> late = {Collective(0, 10, 0), Collective(10, 20, 0),
+                                        Collective(0, 10, 1), Other(0, 20, 1)};
+  const ExposedTimes times = ExposedOfStep(late, {0, 1}, /*collectives=*/2);
+  EXPECT_THAT(times.ms, IsEmpty());
+  EXPECT_THAT(times.missing, HasSubstr("1 kernels of collectives were recorded on GPU 1"));
+  EXPECT_THAT(times.missing, HasSubstr("a step that has 2"));
+  // None at all is no time of 0, and those of the step before are none of this one.
+  EXPECT_THAT(ExposedOfStep({Other(0, 20)}, {0}, 2).ms, IsEmpty());
+  EXPECT_THAT(ExposedOfStep(late, {0}, 1).ms, IsEmpty());
 }
 
 }  // namespace

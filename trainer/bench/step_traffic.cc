@@ -232,6 +232,12 @@ std::optional<TypicalCollective> TypicalOf(const StepPlan& plan) {
       ->collective;
 }
 
+int64_t CollectiveKernels(const StepPlan& plan) {
+  return std::count_if(plan.ops.begin(), plan.ops.end(), [](const Op& op) {
+    return op.kind == OpKind::kCollective && op.group.count > 1 && op.elements > 0;
+  });
+}
+
 double UnavoidableMs(const StepTraffic& traffic, double copy_gb_per_s, double bus_gb_per_s) {
   const auto ms = [](int64_t bytes, double gb_per_s) {
     return bytes == 0 ? 0.0 : static_cast<double>(bytes) / (gb_per_s * 1e6);

@@ -78,6 +78,10 @@ struct TypicalCollective {
 };
 std::optional<TypicalCollective> TypicalOf(const StepPlan& plan);
 
+// The plan's collectives that are kernels of NCCL, one each: those of several ranks and of any
+// elements (collectives/nccl/nccl_world.h).
+int64_t CollectiveKernels(const StepPlan& plan);
+
 // GB/s are 1e9 bytes a second, above 0; a bandwidth is not used where its bytes are 0.
 double UnavoidableMs(const StepTraffic& traffic, double copy_gb_per_s, double bus_gb_per_s);
 

@@ -186,6 +186,20 @@ TEST(TypicalCollective, IsTheOneWithMostBusBytes) {
   EXPECT_EQ(typical(Study(Mode::kFullShard, 1)), std::nullopt);
 }
 
+TEST(CollectiveKernels, TheStudyHasThoseOfItsMode) {
+  std::vector<int64_t> kernels;
+  for (const RunDescription& run : InEveryMode(Study(Mode::kReplicated, 4))) {
+    kernels.push_back(CollectiveKernels(Planned(run).plan));
+  }
+  // 2 buckets, 8 tensors in units of their own: all-reduces; and broadcasts; and all-gathers;
+  // reduce-scatters and all-gathers; 8 + 8; 16 + 8, whatever the prefetch.
+  EXPECT_EQ(kernels, (std::vector<int64_t>{2, 2 + 8, 2 + 2, 2 + 2, 8 + 8, 24, 24, 24}));
+}
+
+TEST(CollectiveKernels, OneRankHasNone) {
+  EXPECT_EQ(CollectiveKernels(Planned(Study(Mode::kFullShard, 1)).plan), 0);
+}
+
 TEST(Unavoidable, BytesAtTheirBandwidths) {
   StepTraffic traffic;
   traffic.optimizer = 3'000'000'000;

@@ -19,23 +19,25 @@ constexpr char kKnownToAll[] = "shardproof/known_to_all";
 constexpr absl::Duration kGraceOfLeader = absl::Seconds(2);
 constexpr absl::Duration kGraceOfFollower = absl::Seconds(10);
 
-// What a rank gives: its code in four bytes, then its bytes or its message.
-std::string Pack(const absl::StatusOr<std::string>& given) {
-  const int32_t code = static_cast<int32_t>(given.status().code());
-  std::string packed(sizeof(code), '\0');
-  std::memcpy(packed.data(), &code, sizeof(code));
-  absl::StrAppend(&packed, given.ok() ? absl::string_view(*given) : given.status().message());
-  return packed;
+// What a rank gives: its bytes or its message, then its code in these. They are at the end so that
+// what comes before need not move when they are taken off.
+using Code = int32_t;
+
+std::string CodeOf(const absl::Status& status) {
+  const Code code = static_cast<Code>(status.code());
+  return std::string(reinterpret_cast<const char*>(&code), sizeof(code));
 }
 
-absl::StatusOr<std::string> Unpack(std::string packed) {
-  int32_t code = 0;
+// Takes the code off.
+absl::Status Unpack(std::string& packed) {
+  Code code = 0;
   if (packed.size() < sizeof(code)) {
     return absl::InternalError(absl::StrCat("an answer of ", packed.size(), " bytes"));
   }
-  std::memcpy(&code, packed.data(), sizeof(code));
-  packed.erase(0, sizeof(code));
-  if (code == 0) return packed;
+  const size_t rest = packed.size() - sizeof(code);
+  std::memcpy(&code, packed.data() + rest, sizeof(code));
+  packed.resize(rest);
+  if (code == 0) return absl::OkStatus();
   return absl::Status(static_cast<absl::StatusCode>(code), packed);
 }
 
@@ -53,39 +55,42 @@ absl::Status KnownToAll(absl::Status status) {
 
 bool IsKnownToAll(const absl::Status& status) { return status.GetPayload(kKnownToAll).has_value(); }
 
-absl::Status Agreement::Conclude(const absl::Status& mine) {
-  return Gather(mine.ok() ? absl::StatusOr<std::string>("") : mine).status();
-}
+absl::Status Agreement::Conclude(const absl::Status& mine) { return Gather(mine, {}).status(); }
 
-absl::StatusOr<std::vector<std::string>> Agreement::Gather(
-    const absl::StatusOr<std::string>& mine) {
+absl::StatusOr<std::vector<std::string>> Agreement::Gather(const absl::Status& mine,
+                                                           Pieces pieces) {
   const std::string key = absl::StrCat("agreement ", meetings_++);
-  if (job_.rank().value == 0) return Lead(mine, key);
-  SHARDPROOF_RETURN_IF_ERROR(Follow(mine, key));
+  if (job_.rank().value == 0) return Lead(mine, pieces, key);
+  SHARDPROOF_RETURN_IF_ERROR(Follow(mine, pieces, key));
   return std::vector<std::string>();
 }
 
-absl::StatusOr<std::vector<std::string>> Agreement::Lead(const absl::StatusOr<std::string>& mine,
+absl::StatusOr<std::vector<std::string>> Agreement::Give(const absl::Status& mine, Pieces pieces,
+                                                         absl::Duration timeout) {
+  const std::string code = CodeOf(mine);
+  std::vector<absl::string_view> given(pieces.begin(), pieces.end());
+  if (!mine.ok()) given = {mine.message()};
+  given.push_back(code);
+  return job_.GatherPieces(given, timeout);
+}
+
+absl::StatusOr<std::vector<std::string>> Agreement::Lead(const absl::Status& mine, Pieces pieces,
                                                          const std::string& key) {
-  absl::StatusOr<std::vector<std::string>> packed =
-      job_.Gather(Pack(mine), mine.ok() ? timeout_ : std::min(timeout_, kGraceOfLeader));
+  absl::StatusOr<std::vector<std::string>> given =
+      Give(mine, pieces, mine.ok() ? timeout_ : std::min(timeout_, kGraceOfLeader));
   absl::Status cause;
-  std::vector<std::string> given;
-  if (packed.ok()) {
-    for (std::string& one : *packed) {
-      absl::StatusOr<std::string> unpacked = Unpack(std::move(one));
-      const absl::Status& status = unpacked.status();
+  if (given.ok()) {
+    for (std::string& one : *given) {
+      const absl::Status status = Unpack(one);
       if (!status.ok() && (cause.ok() || (IsAboutOthers(cause) && !IsAboutOthers(status)))) {
         cause = status;
       }
-      if (unpacked.ok()) given.push_back(*std::move(unpacked));
     }
   } else {
-    cause = mine.ok() ? packed.status() : mine.status();
+    cause = mine.ok() ? given.status() : mine;
   }
   // Nobody may be left to hear it.
-  const absl::Status told =
-      job_.Set(key, Pack(cause.ok() ? absl::StatusOr<std::string>("") : cause));
+  const absl::Status told = job_.Set(key, absl::StrCat(cause.message(), CodeOf(cause)));
   if (!cause.ok()) {
     // Who leads ends next, and with it what the others would ask: they say when they have heard.
     (void)job_.Gather("", std::min(timeout_, kGraceOfLeader));
@@ -95,15 +100,15 @@ absl::StatusOr<std::vector<std::string>> Agreement::Lead(const absl::StatusOr<st
   return given;
 }
 
-absl::Status Agreement::Follow(const absl::StatusOr<std::string>& mine, const std::string& key) {
+absl::Status Agreement::Follow(const absl::Status& mine, Pieces pieces, const std::string& key) {
   // Rank 0 may wait its whole timeout for another rank, and is heard after that.
   const absl::Duration grace =
       mine.ok() ? timeout_ + kGraceOfFollower : std::min(timeout_, kGraceOfFollower);
-  absl::StatusOr<std::vector<std::string>> sent = job_.Gather(Pack(mine), grace);
+  const absl::Status sent = Give(mine, pieces, grace).status();
   absl::StatusOr<std::string> outcome =
-      sent.ok() ? job_.Await(key, "rank 0", grace) : absl::StatusOr<std::string>(sent.status());
-  if (!outcome.ok()) return mine.ok() ? outcome.status() : mine.status();
-  const absl::Status agreed = Unpack(*std::move(outcome)).status();
+      sent.ok() ? job_.Await(key, "rank 0", grace) : absl::StatusOr<std::string>(sent);
+  if (!outcome.ok()) return mine.ok() ? outcome.status() : mine;
+  const absl::Status agreed = Unpack(*outcome);
   if (!agreed.ok()) (void)job_.Gather("", grace);
   return KnownToAll(agreed);
 }

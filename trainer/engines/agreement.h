@@ -11,13 +11,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "collectives/launch/job.h"
 
 namespace shardproof {
 
 class Agreement {
  public:
+  using Pieces = absl::Span<const absl::string_view>;
+
   // `job` outlives it. `timeout`: how long a rank waits for the others where all is well, and so
   // how far they may be apart.
   Agreement(Job& job, absl::Duration timeout) : job_(job), timeout_(timeout) {}
@@ -29,16 +33,20 @@ class Agreement {
   // wait long for others: where they do not answer it has its own back, which only it knows.
   absl::Status Conclude(const absl::Status& mine);
 
-  // The same, with bytes: on rank 0 those of all ranks, by rank; on others nothing.
-  absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& mine);
+  // The same, with bytes of a rank that gives OK, which lie in pieces, one behind the other: on
+  // rank 0 those of all ranks, by rank; on others nothing. Nothing is copied (Job::GatherPieces);
+  // rank 0 may give what it got back for the next time (Job::Reuse).
+  absl::StatusOr<std::vector<std::string>> Gather(const absl::Status& mine, Pieces pieces);
 
   Job& job() { return job_; }
   absl::Duration timeout() const { return timeout_; }
 
  private:
-  absl::StatusOr<std::vector<std::string>> Lead(const absl::StatusOr<std::string>& mine,
+  absl::StatusOr<std::vector<std::string>> Give(const absl::Status& mine, Pieces pieces,
+                                                absl::Duration timeout);
+  absl::StatusOr<std::vector<std::string>> Lead(const absl::Status& mine, Pieces pieces,
                                                 const std::string& key);
-  absl::Status Follow(const absl::StatusOr<std::string>& mine, const std::string& key);
+  absl::Status Follow(const absl::Status& mine, Pieces pieces, const std::string& key);
 
   Job& job_;
   const absl::Duration timeout_;

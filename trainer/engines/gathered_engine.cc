@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "invariants/observation/observation_wire.h"
 #include "invariants/run_description/status_macros.h"
 #include "trainer/engines/version_replay.h"
 
@@ -20,10 +21,9 @@ struct RankView {
 
 // By rank of the run.
 absl::StatusOr<std::vector<RankView>> ViewsByRank(const RunDescription& run,
-                                                  const std::vector<UnpackedStep>& parts) {
+                                                  const std::vector<StepObservation>& parts) {
   std::vector<RankView> views(static_cast<size_t>(run.sharding.world_size.value));
-  for (const UnpackedStep& unpacked : parts) {
-    const StepObservation& part = unpacked.observation;
+  for (const StepObservation& part : parts) {
     for (size_t place = 0; place < part.events.size(); ++place) {
       const Group& ranks = part.events[place].ranks;
       const bool known =
@@ -89,26 +89,27 @@ class GatheredEngine : public Engine {
         replay_(MakeVersionReplay(run, std::move(parts))) {}
 
   absl::StatusOr<const StepObservation*> Step() override {
+    const bool leads = agreement_.job().rank().value == 0;
+    agreement_.job().Reuse(std::exchange(received_, {}));  // The last step is no longer valid.
     const absl::StatusOr<const StepObservation*> own = engine_->Step();
-    SHARDPROOF_ASSIGN_OR_RETURN(
-        const std::vector<std::string> packed,
-        agreement_.Gather(own.ok() ? absl::StatusOr<std::string>(PackStep(**own)) : own.status()));
-    if (agreement_.job().rank().value != 0) return *own;
-    return Merge(packed);
+    // Who leads has its own already.
+    const PackedStep packed = own.ok() && !leads ? PackStep(**own) : PackedStep();
+    SHARDPROOF_ASSIGN_OR_RETURN(received_, agreement_.Gather(own.status(), packed.Pieces()));
+    return leads ? Merge(**own) : *own;
   }
 
  private:
-  absl::StatusOr<const StepObservation*> Merge(const std::vector<std::string>& packed) {
-    parts_.clear();
-    for (size_t rank = 0; rank < packed.size(); ++rank) {
-      absl::StatusOr<UnpackedStep> part = UnpackStep(packed[rank]);
+  absl::StatusOr<const StepObservation*> Merge(const StepObservation& own) {
+    std::vector<StepObservation> parts = {own};
+    for (size_t rank = 1; rank < received_.size(); ++rank) {
+      absl::StatusOr<StepObservation> part = UnpackStep(received_[rank]);
       if (!part.ok()) {
         return absl::Status(part.status().code(),
                             absl::StrCat("rank ", rank, ": ", part.status().message()));
       }
-      parts_.push_back(*std::move(part));
+      parts.push_back(*std::move(part));
     }
-    SHARDPROOF_ASSIGN_OR_RETURN(step_, MergeSteps(run_, parts_));
+    SHARDPROOF_ASSIGN_OR_RETURN(step_, MergeSteps(run_, parts));
     SHARDPROOF_RETURN_IF_ERROR(replay_->Step(step_.events));
     return &step_;
   }
@@ -117,14 +118,14 @@ class GatheredEngine : public Engine {
   const std::unique_ptr<Engine> engine_;
   Agreement& agreement_;
   const std::unique_ptr<VersionReplay> replay_;
-  std::vector<UnpackedStep> parts_;
+  std::vector<std::string> received_;  // by rank; values of step_ are in it
   StepObservation step_;
 };
 
 }  // namespace
 
 absl::StatusOr<StepObservation> MergeSteps(const RunDescription& run,
-                                           const std::vector<UnpackedStep>& parts) {
+                                           const std::vector<StepObservation>& parts) {
   SHARDPROOF_ASSIGN_OR_RETURN(const std::vector<RankView> views, ViewsByRank(run, parts));
   StepObservation merged;
   merged.step = views[0].part->step;

@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "invariants/observation/observation.h"
-#include "invariants/observation/observation_wire.h"
 #include "invariants/run_description/run_description.h"
 #include "trainer/engines/agreement.h"
 #include "trainer/engines/engine.h"
@@ -25,7 +24,9 @@ std::unique_ptr<Engine> MakeReplayedEngine(const RunDescription& run, EnginePart
 
 // `engine` executes this process's ranks of `parts`; every process of the job has such a one, and
 // they call Step alike. On rank 0 the step is that of all ranks, in rank order, with parameter
-// versions as VersionReplay tells them; on others it is their own. An error of any rank ends the
+// versions as VersionReplay tells them; on others it is their own. Values of other ranks are in the
+// memory into which they were received, which serves every step; those of this process's ranks are
+// `engine`'s. An error of any rank ends the
 // step on all of them, with the cause (Agreement), after some seconds more than the agreement's
 // timeout at most. `run` and `agreement` outlive the result.
 std::unique_ptr<Engine> MakeGatheredEngine(const RunDescription& run, EngineParts parts,
@@ -35,7 +36,7 @@ std::unique_ptr<Engine> MakeGatheredEngine(const RunDescription& run, EnginePart
 // InvalidArgument that names the rank: parts of different steps, a rank of the run that no part
 // shows or that two do, and parts of which only some show losses, clips or devices.
 absl::StatusOr<StepObservation> MergeSteps(const RunDescription& run,
-                                           const std::vector<UnpackedStep>& parts);
+                                           const std::vector<StepObservation>& parts);
 
 }  // namespace shardproof
 

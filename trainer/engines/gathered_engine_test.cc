@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "invariants/observation/observation_wire.h"
 #include "trainer/engines/cpu_engine.h"
 #include "trainer/engines/split_world.h"
 #include "trainer/engines/thread_jobs.h"
@@ -103,7 +105,10 @@ TEST(Agreement, EndsWhereARankDoesNotCome) {
 
 // What two observations of all ranks differ in; packed steps hold everything but origins.
 void ExpectSameStep(const StepObservation& gathered, const StepObservation& together) {
-  EXPECT_TRUE(PackStep(gathered) == PackStep(together)) << "step " << together.step;
+  const auto bytes = [](const StepObservation& step) {
+    return absl::StrJoin(PackStep(step).Pieces(), "");
+  };
+  EXPECT_TRUE(bytes(gathered) == bytes(together)) << "step " << together.step;
 }
 
 TEST(GatheredEngine, ShowsTheStepsOfOneProcessOnRankZero) {
@@ -211,25 +216,25 @@ TEST(GatheredEngine, EndsWhereARankNeverComes) {
 
 // ---------------------------------------------------------------- MergeSteps
 
-UnpackedStep PartOf(std::vector<int32_t> ranks) {
-  UnpackedStep part;
+StepObservation PartOf(std::vector<int32_t> ranks) {
+  StepObservation part;
   for (const int32_t rank : ranks) {
-    part.observation.events.emplace_back().ranks = {rank, 1, 1};
-    part.observation.states.emplace_back().ranks = {rank, 1, 1};
-    part.observation.losses.push_back(rank);
+    part.events.emplace_back().ranks = {rank, 1, 1};
+    part.states.emplace_back().ranks = {rank, 1, 1};
+    part.losses.push_back(rank);
   }
   return part;
 }
 
-std::string ErrorOf(const std::vector<UnpackedStep>& parts) {
+std::string ErrorOf(const std::vector<StepObservation>& parts) {
   return MessageOf(MergeSteps(TestRun("probe:5", Mode::kReplicated, 3), parts).status());
 }
 
 TEST(MergeSteps, PutsRanksInOrder) {
-  std::vector<UnpackedStep> parts;
+  std::vector<StepObservation> parts;
   parts.push_back(PartOf({2, 0}));
   parts.push_back(PartOf({1}));
-  parts[1].observation.any_order = true;
+  parts[1].any_order = true;
   const absl::StatusOr<StepObservation> merged =
       MergeSteps(TestRun("probe:5", Mode::kReplicated, 3), parts);
   ASSERT_TRUE(merged.ok()) << merged.status();
@@ -240,7 +245,7 @@ TEST(MergeSteps, PutsRanksInOrder) {
 }
 
 TEST(MergeSteps, NamesWhatDoesNotFit) {
-  std::vector<UnpackedStep> parts;
+  std::vector<StepObservation> parts;
   parts.push_back(PartOf({0, 2}));
   EXPECT_THAT(ErrorOf(parts), HasSubstr("nobody has shown rank 1"));
   parts.push_back(PartOf({2}));
@@ -248,10 +253,10 @@ TEST(MergeSteps, NamesWhatDoesNotFit) {
   parts[1] = PartOf({3});
   EXPECT_THAT(ErrorOf(parts), HasSubstr("from 3 on"));
   parts[1] = PartOf({1});
-  parts[1].observation.step = 4;
+  parts[1].step = 4;
   EXPECT_THAT(ErrorOf(parts), HasSubstr("rank 1 shows step 4"));
   parts[1] = PartOf({1});
-  parts[1].observation.losses.clear();
+  parts[1].losses.clear();
   EXPECT_THAT(ErrorOf(parts), HasSubstr("losses"));
 }
 

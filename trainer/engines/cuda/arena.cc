@@ -4,10 +4,12 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/cuda/alignment.h"
 
 namespace shardproof {
 namespace {
@@ -17,10 +19,6 @@ using OpOfStream = std::array<int32_t, kStreams>;
 
 constexpr int32_t kNone = -1;
 constexpr int32_t kAll = std::numeric_limits<int32_t>::max();
-
-int64_t Aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
 
 int64_t BytesOf(const BufferSpec& spec) { return spec.elements * DtypeBytes(spec.dtype); }
 
@@ -182,7 +180,7 @@ Liveness LivenessOf(const StepPlan& plan) {
     result.at_end[buffer] = alive;
     const int64_t bytes = BytesOf(plan.buffers[buffer]);
     live += alive ? bytes : -bytes;
-    aligned += alive ? Aligned(bytes) : -Aligned(bytes);
+    aligned += alive ? AlignedBytes(bytes) : -AlignedBytes(bytes);
     result.peak = std::max(result.peak, live);
     result.aligned_peak = std::max(result.aligned_peak, aligned);
   };
@@ -295,7 +293,7 @@ class Placer {
     return static_cast<size_t>(highest - order.begin());
   }
 
-  int64_t Size(int32_t lifetime) const { return Aligned(arena_.lifetimes[lifetime].bytes); }
+  int64_t Size(int32_t lifetime) const { return AlignedBytes(arena_.lifetimes[lifetime].bytes); }
   int32_t Begin(int32_t lifetime) const {
     const OpOfStream& before = uses_.before[lifetime];
     return *std::max_element(before.begin(), before.end());
@@ -398,7 +396,7 @@ KeptRegion PutInOrder(const StepPlan& plan, absl::Span<const int32_t> order) {
   kept.offset.assign(plan.buffers.size(), -1);
   for (const int32_t buffer : order) {
     kept.offset[buffer] = kept.bytes;
-    kept.bytes += Aligned(BytesOf(plan.buffers[buffer]));
+    kept.bytes += AlignedBytes(BytesOf(plan.buffers[buffer]));
   }
   return kept;
 }
@@ -465,13 +463,29 @@ bool SameBuffers(const StepPlan& a, const StepPlan& b) {
                     });
 }
 
-absl::Status OutOfDeviceMemory(Rank rank, int device, absl::string_view mode, const Arena& arena,
-                               int64_t asked, int64_t free) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "rank ", rank.value, " asked for ", asked, " bytes on GPU ", device, ", which has ", free,
-      " free: ", mode, " needs ", arena.total, " bytes a rank, of which ", arena.steady,
-      " are kept between steps and ", arena.total - arena.steady,
-      " live within a step: use more ranks, a smaller model or a mode that shards more"));
+namespace {
+
+std::string DescribeNeed(const DeviceNeed& need) {
+  return absl::StrCat(need.mode, " needs ", need.arena_total + need.workspace,
+                      " bytes a rank, of which ", need.arena_steady, " are kept between steps, ",
+                      need.arena_total - need.arena_steady, " live within a step and ",
+                      need.workspace,
+                      " are workspace: use more ranks, a smaller model or a mode that shards more");
+}
+
+}  // namespace
+
+absl::Status OutOfDeviceMemory(const DeviceNeed& need, int64_t asked, int64_t free) {
+  return absl::ResourceExhaustedError(absl::StrCat("rank ", need.rank.value, " asked for ", asked,
+                                                   " bytes on GPU ", need.device, ", which has ",
+                                                   free, " free: ", DescribeNeed(need)));
+}
+
+absl::Status WithNeed(const DeviceNeed& need, const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return absl::ResourceExhaustedError(absl::StrCat("rank ", need.rank.value, ", GPU ", need.device,
+                                                   ": ", status.message(), ": ",
+                                                   DescribeNeed(need)));
 }
 
 }  // namespace shardproof

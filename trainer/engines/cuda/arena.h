@@ -11,17 +11,15 @@
 #define TRAINER_ENGINES_CUDA_ARENA_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "trainer/plan/step_plan.h"
 
 namespace shardproof {
-
-inline constexpr int64_t kArenaAlignment = 256;  // bytes, of every buffer's begin
 
 // What all plans of a rank keep between steps.
 struct KeptRegion {
@@ -47,7 +45,8 @@ struct Arena {
   int64_t steady = 0;     // bytes of the kept region
   int64_t total = 0;      // bytes of both
   int64_t plan_peak = 0;  // the most bytes that the plan has alive at once, in issue order
-  // What the arena has beyond the plan's peak, as a part of it. 0 where the peak is 0.
+  // What the arena has beyond the plan's peak, as a part of it. 0 where the peak is 0. At most 2 %
+  // is the aim; arenas under 1 MiB are not searched for a tighter order and may waste more.
   double waste() const;
 };
 
@@ -62,10 +61,22 @@ absl::StatusOr<Arena> LayOutArena(const KeptRegion& kept, const StepPlan& plan);
 // Whether both plans have the same buffers, in dtype and elements.
 bool SameBuffers(const StepPlan& a, const StepPlan& b);
 
-// For device memory that could not be had: `asked` bytes, part of the arena or all of it, where
-// the device has `free`.
-absl::Status OutOfDeviceMemory(Rank rank, int device, absl::string_view mode, const Arena& arena,
-                               int64_t asked, int64_t free);
+// What a rank needs of its device, for messages.
+struct DeviceNeed {
+  Rank rank;
+  int device = 0;
+  std::string mode;
+  int64_t arena_steady = 0;  // bytes, as in Arena
+  int64_t arena_total = 0;
+  int64_t workspace = 0;  // bytes beside the arena
+};
+
+// For device memory that could not be had: `asked` bytes where the device has `free`.
+absl::Status OutOfDeviceMemory(const DeviceNeed& need, int64_t asked, int64_t free);
+
+// ResourceExhausted that already names the bytes asked and free, with the rank and the need; any
+// other status as it is.
+absl::Status WithNeed(const DeviceNeed& need, const absl::Status& status);
 
 }  // namespace shardproof
 

@@ -238,17 +238,38 @@ TEST(Arena, APlanThatKeepsMoreIsRefused) {
       << status;
 }
 
+DeviceNeed NeedOfZero2() {
+  DeviceNeed need = {Rank{3}, /*device=*/1, "zero2"};
+  need.arena_steady = 3000;
+  need.arena_total = 5000;
+  need.workspace = 70;
+  return need;
+}
+
+constexpr char kNeedOfZero2[] =
+    "zero2 needs 5070 bytes a rank, of which 3000 are kept between steps, 2000 live within a step "
+    "and 70 are workspace: use more ranks, a smaller model or a mode that shards more";
+
 TEST(Arena, OutOfMemoryNamesWhatIsAskedWhatIsFreeAndWhatTheModeNeeds) {
-  Arena arena;
-  arena.steady = 3000;
-  arena.total = 5000;
-  const absl::Status status =
-      OutOfDeviceMemory(Rank{3}, /*device=*/1, "zero2", arena, /*asked=*/2000, /*free=*/999);
+  const absl::Status status = OutOfDeviceMemory(NeedOfZero2(), /*asked=*/2000, /*free=*/999);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(
+      status.message(),
+      absl::StrCat("rank 3 asked for 2000 bytes on GPU 1, which has 999 free: ", kNeedOfZero2));
+}
+
+// What is allocated beside the arena says itself what it asked for, and only that.
+TEST(Arena, OutOfMemoryOfWorkspaceNamesWhatTheModeNeedsToo) {
+  const absl::Status status = WithNeed(
+      NeedOfZero2(), absl::ResourceExhaustedError("the layers' workspace needs 70 bytes on the "
+                                                  "device, which has 9 of 10 bytes free"));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(),
-            "rank 3 asked for 2000 bytes on GPU 1, which has 999 free: zero2 needs 5000 bytes a "
-            "rank, of which 3000 are kept between steps and 2000 live within a step: use more "
-            "ranks, a smaller model or a mode that shards more");
+            absl::StrCat("rank 3, GPU 1: the layers' workspace needs 70 bytes on the device, which "
+                         "has 9 of 10 bytes free: ",
+                         kNeedOfZero2));
+  EXPECT_EQ(WithNeed(NeedOfZero2(), absl::OkStatus()), absl::OkStatus());
+  EXPECT_EQ(WithNeed(NeedOfZero2(), absl::InternalError("lost")), absl::InternalError("lost"));
 }
 
 }  // namespace

@@ -2,8 +2,9 @@
 //
 // Each rank has a thread, a device (DeviceWorld says which; ranks may share one) and a stream for
 // each StreamId. Operations are enqueued in issue order on their streams, waits become events, and
-// the host waits for nothing inside a step but, at its end, for the step. Two ranks of one process
-// or of two behave alike.
+// the host waits for nothing inside a step but, at its end, for the step; and, where it is some
+// hundred launches ahead of the GPU, for it to catch up, as CUDA would make it do a little later.
+// Two ranks of one process or of two behave alike.
 //
 // Arithmetic. float32. Matrix products go to cuBLAS (TF32 only if asked) or to kernels of our own,
 // by shape alone; a layer's bits do not depend on addresses. The updates are ApplyUpdate's
@@ -80,7 +81,11 @@ class CudaEngine : public Engine {
 //
 // A step that does not end within the timeout is DeadlineExceeded that names the rank, the first
 // operation that has not ended, and which ranks have not arrived at the collective that it waits
-// for; the world is then aborted.
+// for; the world is then aborted. A rank's thread that has not returned a few seconds after the
+// timeout, since CUDA holds it inside of a call, is named in such an error with the operation that
+// it is at. Step and the destructor return in any case, some seconds after the timeout; if a thread
+// does not return even when the world is aborted, it is left behind with all that it uses: `run`
+// and `world` must then never be destroyed, and the process should end.
 absl::StatusOr<std::unique_ptr<CudaEngine>> MakeCudaEngine(const RunDescription& run,
                                                            EngineParts parts, DeviceWorld& world,
                                                            const CudaOptions& options);

@@ -1,7 +1,11 @@
 // The cuda engine with all ranks on one GPU, whose collectives add in rank order: what it computes
 // is compared with the cpu engine.
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/forwarding_communicator.h"
+#include "collectives/nccl/kernel_witness.h"
 #include "collectives/simulated/shared_gpu_world.h"
 #include "gtest/gtest.h"
 #include "invariants/observation/padding_value.h"
@@ -19,6 +24,7 @@
 #include "invariants/suite/mode_rows.h"
 #include "trainer/engines/cpu_engine.h"
 #include "trainer/engines/cuda/cuda_engine.h"
+#include "trainer/engines/cuda/forwarding_world_for_test.h"
 #include "trainer/engines/engine_parts.h"
 #include "trainer/engines/plan_observer.h"
 #include "trainer/model/importers.h"
@@ -39,12 +45,16 @@ RunDescription Parsed(absl::string_view line, const ModeRow& row, LayoutKind lay
 
 // The run on one GPU. Members go in reverse: the engine before the world.
 struct OnGpu {
-  OnGpu(const RunDescription& run, EngineParts parts, const CudaOptions& options) {
+  using Wrap = std::function<std::unique_ptr<DeviceWorld>(std::unique_ptr<DeviceWorld>)>;
+
+  OnGpu(const RunDescription& run, EngineParts parts, const CudaOptions& options,
+        const Wrap& wrap = nullptr) {
     absl::StatusOr<std::unique_ptr<DeviceWorld>> made =
         MakeSharedGpuWorld(run.sharding.world_size, /*device=*/0);
     status = made.status();
     if (!status.ok()) return;
     world = *std::move(made);
+    if (wrap) world = wrap(std::move(world));
     absl::StatusOr<std::unique_ptr<CudaEngine>> engine_made =
         MakeCudaEngine(run, std::move(parts), *world, options);
     status = engine_made.status();
@@ -203,6 +213,164 @@ TEST(CudaEngine, TrainsLayersCloseToTheCpuEngine) {
       "model=mlp:5,4,3,2,9:bias;optimizer=sgd;units=0+3!,1,2;num_micro_batches=3;grad_sync=last;"
       "micro_batch_size=2;bucket_cap_bytes=64",
       1e-5f);
+}
+
+// Streams are held up at random, before and after every collective (DelayingWorld).
+OnGpu::Wrap Delaying(uint32_t seed) {
+  return [seed](std::unique_ptr<DeviceWorld> inner) -> std::unique_ptr<DeviceWorld> {
+    return std::make_unique<DelayingWorld>(std::move(inner), seed);
+  };
+}
+
+// A barrier on the compute stream at a step's end, by which a world gets to know that stream. It
+// orders nothing that the step's end does not.
+EngineParts WithComputeBarrier(const RunDescription& run) {
+  EngineParts parts = PlannedParts(run);
+  parts.plan = [plan = parts.plan](const RunDescription& run, const Placement& placement, Rank rank,
+                                   int64_t step) {
+    StepPlan edited = plan(run, placement, rank, step);
+    Op barrier;
+    barrier.kind = OpKind::kCollective;
+    barrier.collective = CollectiveKind::kBarrier;
+    barrier.group = {0, 1, run.sharding.world_size.value};
+    edited.ops.push_back(barrier);
+    return edited;
+  };
+  return parts;
+}
+
+// Three steps with delays and without, on the GPU: bit for bit.
+void ExpectDelaysChangeNothing(const RunDescription& run, uint32_t seed) {
+  OnGpu plain(run);
+  OnGpu delayed(run, WithComputeBarrier(run), CudaOptions(), Delaying(seed));
+  ASSERT_TRUE(plain.status.ok() && delayed.status.ok()) << plain.status << delayed.status;
+  for (int step = 0; step < 3; ++step) {
+    const auto expected = plain.engine->Step();
+    const auto seen = delayed.engine->Step();
+    ASSERT_TRUE(expected.ok() && seen.ok()) << expected.status() << seen.status();
+    ExpectSameState(run, **seen, **expected, 0);
+    EXPECT_EQ((*seen)->losses, (*expected)->losses);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+void ExpectDelaysChangeNothingInAnyMode(absl::string_view line) {
+  uint32_t seed = 1;
+  for (const ModeRow& row : AllModeRows()) {
+    for (const int32_t ranks : {2, 3}) {
+      ExpectDelaysChangeNothing(Parsed(line, row, LayoutsOf(row.mode).front(), ranks), seed++);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+constexpr char kProbeToDelay[] =
+    "model=probe:10x3,7,2x2x2,1,33x5;learning_rate=0.5;num_micro_batches=2;bucket_cap_bytes=100";
+
+// The plain run is compared with the cpu engine by TrainsProbesAsTheCpuEngineBitForBit.
+TEST(CudaEngine, DelayedStreamsChangeNothingOfProbes) {
+  ExpectDelaysChangeNothingInAnyMode(kProbeToDelay);
+}
+
+TEST(CudaEngine, DelayedStreamsChangeNothingOfLayers) {
+  ExpectDelaysChangeNothingInAnyMode(
+      "model=mlp:33,65,17,7:bias;num_micro_batches=2;bucket_cap_bytes=9000;micro_batch_size=3");
+}
+
+// And that the delays would show it: no operation waits for another stream here.
+TEST(CudaEngine, DelayedStreamsShowThatWaitsAreMissing) {
+  const RunDescription run =
+      Parsed(kProbeToDelay, {Mode::kFullShard, Prefetch::kNone}, LayoutKind::kFlat, 2);
+  EngineParts parts = WithComputeBarrier(run);
+  parts.plan = [plan = parts.plan](const RunDescription& run, const Placement& placement, Rank rank,
+                                   int64_t step) {
+    StepPlan edited = plan(run, placement, rank, step);
+    for (Op& op : edited.ops) op.wait_count = 0;
+    return edited;
+  };
+  OnGpu plain(run);
+  OnGpu careless(run, std::move(parts), CudaOptions(), Delaying(1));
+  ASSERT_TRUE(plain.status.ok() && careless.status.ok()) << plain.status << careless.status;
+  int64_t wrong = 0;
+  for (int step = 0; step < 3; ++step) {
+    const auto expected = plain.engine->Step();
+    const auto seen = careless.engine->Step();
+    ASSERT_TRUE(expected.ok() && seen.ok()) << expected.status() << seen.status();
+    for (size_t i = 0; i < (*expected)->states[0].segments.size(); ++i) {
+      const StateSegment& right = (*expected)->states[0].segments[i];
+      const StateSegment& other = (*seen)->states[0].segments[i];
+      if (right.tensor < 0 || right.state != StateClass::kParameter) continue;
+      for (int64_t k = 0; k < right.range.count; ++k) {
+        wrong +=
+            std::bit_cast<uint32_t>(right.values[k]) != std::bit_cast<uint32_t>(other.values[k]);
+      }
+    }
+  }
+  EXPECT_GT(wrong, 0);
+}
+
+// Kernels whose name contains `name`, by CUPTI's id of their stream; as counts, ascending.
+std::vector<int64_t> CountsByStream(const std::vector<KernelRecord>& kernels,
+                                    absl::string_view name) {
+  std::map<uint32_t, int64_t> by_stream;
+  for (const KernelRecord& kernel : kernels) {
+    if (absl::StrContains(kernel.name, std::string(name))) ++by_stream[kernel.stream];
+  }
+  std::vector<int64_t> counts;
+  for (const auto& [stream, count] : by_stream) counts.push_back(count);
+  std::sort(counts.begin(), counts.end());
+  return counts;
+}
+
+// What the plans of all ranks put on each stream of each rank, in the same form.
+template <typename Count>
+std::vector<int64_t> PlannedByStream(const RunDescription& run, Count count) {
+  const EngineParts parts = PlannedParts(run);
+  std::vector<int64_t> counts;
+  for (int32_t rank = 0; rank < run.sharding.world_size.value; ++rank) {
+    const StepPlan plan = parts.plan(run, parts.placement, Rank{rank}, 1);
+    std::array<int64_t, kStreams> of_stream = {};
+    for (const Op& op : plan.ops) of_stream[static_cast<size_t>(op.stream)] += count(plan, op);
+    for (const int64_t launches : of_stream) {
+      if (launches > 0) counts.push_back(launches);
+    }
+  }
+  std::sort(counts.begin(), counts.end());
+  return counts;
+}
+
+int64_t PoisonsOf(const StepPlan& plan, const Op& op) {
+  int64_t count = 0;
+  for (const PlanAccess& access : plan.AccessesOf(op)) {
+    const bool poisons = access.kind == AccessKind::kAllocate || access.kind == AccessKind::kFree;
+    count += poisons && plan.buffers[access.buffer].elements > 0 ? 1 : 0;
+  }
+  return count;
+}
+
+// CUPTI sees on which stream a kernel runs. Poison is on the stream of the operation that
+// allocates or frees, collectives among them, and updates are on theirs.
+TEST(CudaEngine, KernelsRunOnTheStreamsOfThePlan) {
+  const RunDescription run =
+      Parsed("model=mlp:32,64,16,8;micro_batch_size=4", {Mode::kFullShard, Prefetch::kBackwardPre},
+             LayoutKind::kFlat, 2);
+  OnGpu gpu(run);
+  ASSERT_TRUE(gpu.status.ok()) << gpu.status;
+  ASSERT_TRUE(gpu.engine->Step().ok());
+  const auto witness = KernelWitness::Start();
+  ASSERT_TRUE(witness.ok()) << witness.status();
+  const auto stepped = gpu.engine->Step();
+  ASSERT_TRUE(stepped.ok()) << stepped.status();
+  const auto kernels = (*witness)->Collect();
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+
+  const std::vector<int64_t> poisons = PlannedByStream(run, PoisonsOf);
+  ASSERT_EQ(poisons.size(), 4u) << "both streams of both ranks allocate or free";
+  EXPECT_EQ(CountsByStream(*kernels, "FillElement"), poisons);
+  const std::vector<int64_t> updates =
+      PlannedByStream(run, [](const StepPlan&, const Op& op) { return op.update_count; });
+  ASSERT_EQ(updates.size(), 2u);
+  EXPECT_EQ(CountsByStream(*kernels, "AdamW"), updates);
 }
 
 TEST(CudaEngine, TimedStepsTrainToo) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/cuda/alignment.h"
 #include "trainer/engines/cuda/cuda_status.h"
 #include "trainer/engines/cuda/layer_kernels.h"
 
@@ -20,22 +21,22 @@ namespace {
 constexpr int64_t kCublasWorkspaceBytes = 32 << 20;
 constexpr int64_t kPartialBytes =
     cuda::kMeanSquaredErrorPartials * static_cast<int64_t>(sizeof(double));
-constexpr int64_t kAlignment = 16;  // bytes; cuBLAS's widest loads
-constexpr int64_t kPlaceAlignment = 256;
-
-bool IsAligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % kAlignment == 0;
-}
 
 std::string Shown(const void* pointer) {
   return absl::StrCat("0x", absl::Hex(reinterpret_cast<uintptr_t>(pointer)));
 }
 
-int64_t RoundedUp(int64_t bytes) {
-  return (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+// Those that go to cuBLAS, each once.
+std::vector<LinearShape> ShapesOfCublas(absl::Span<const LinearShape> shapes) {
+  std::set<std::tuple<int64_t, int64_t, int64_t>> seen;
+  std::vector<LinearShape> of_cublas;
+  for (const LinearShape& shape : shapes) {
+    if (UsesCublas(shape) && seen.insert({shape.batch, shape.in, shape.out}).second) {
+      of_cublas.push_back(shape);
+    }
+  }
+  return of_cublas;
 }
-
-int64_t FloatBytes(int64_t count) { return RoundedUp(count * static_cast<int64_t>(sizeof(float))); }
 
 }  // namespace
 
@@ -56,13 +57,7 @@ bool UsesCublas(const LinearShape& shape) {
 absl::StatusOr<std::unique_ptr<CudaLayers>> CudaLayers::Create(absl::Span<const LinearShape> shapes,
                                                                const CudaLayersOptions& options) {
   auto layers = std::unique_ptr<CudaLayers>(new CudaLayers(options));
-  std::set<std::tuple<int64_t, int64_t, int64_t>> seen;
-  std::vector<LinearShape> of_cublas;
-  for (const LinearShape& shape : shapes) {
-    if (UsesCublas(shape) && seen.insert({shape.batch, shape.in, shape.out}).second) {
-      of_cublas.push_back(shape);
-    }
-  }
+  const std::vector<LinearShape> of_cublas = ShapesOfCublas(shapes);
   SHARDPROOF_CUDA_OK(cuda::LoadLayerKernels());
   SHARDPROOF_RETURN_IF_ERROR(layers->AllocateWorkspace(of_cublas));
   if (of_cublas.empty()) return layers;
@@ -76,9 +71,9 @@ absl::StatusOr<std::unique_ptr<CudaLayers>> CudaLayers::Create(absl::Span<const 
 CudaLayers::OperandBytes CudaLayers::LargestOperands(absl::Span<const LinearShape> shapes) {
   OperandBytes bytes;
   for (const LinearShape& shape : shapes) {
-    bytes.x = std::max(bytes.x, FloatBytes(shape.batch * shape.in));
-    bytes.weight = std::max(bytes.weight, FloatBytes(shape.in * shape.out));
-    bytes.y = std::max(bytes.y, FloatBytes(shape.batch * shape.out));
+    bytes.x = std::max(bytes.x, AlignedFloatBytes(shape.batch * shape.in));
+    bytes.weight = std::max(bytes.weight, AlignedFloatBytes(shape.in * shape.out));
+    bytes.y = std::max(bytes.y, AlignedFloatBytes(shape.batch * shape.out));
   }
   return bytes;
 }
@@ -87,11 +82,19 @@ CudaLayers::~CudaLayers() {
   if (cublas_ != nullptr) static_cast<void>(cublasDestroy(cublas_));
 }
 
+int64_t CudaLayers::WorkspaceBytes(absl::Span<const LinearShape> shapes,
+                                   const CudaLayersOptions& options) {
+  const std::vector<LinearShape> of_cublas = ShapesOfCublas(shapes);
+  const int64_t cublas = of_cublas.empty() ? 0 : kCublasWorkspaceBytes;
+  const int64_t operands = options.aligned ? 0 : LargestOperands(of_cublas).Sum();
+  return AlignedBytes(kPartialBytes) + cublas + operands;
+}
+
 absl::Status CudaLayers::AllocateWorkspace(absl::Span<const LinearShape> shapes) {
-  const int64_t partials = RoundedUp(kPartialBytes);
+  const int64_t partials = AlignedBytes(kPartialBytes);
   const int64_t cublas = shapes.empty() ? 0 : kCublasWorkspaceBytes;
   const OperandBytes operands = options_.aligned ? OperandBytes{} : LargestOperands(shapes);
-  SHARDPROOF_ASSIGN_OR_RETURN(workspace_, DeviceMemory::Allocate(partials + cublas + operands.Sum(),
+  SHARDPROOF_ASSIGN_OR_RETURN(workspace_, DeviceMemory::Allocate(WorkspaceBytes(shapes, options_),
                                                                  "the layers' workspace"));
   char* const begin = static_cast<char*>(workspace_.data());
   partials_ = reinterpret_cast<double*>(begin);
@@ -142,25 +145,25 @@ absl::Status CudaLayers::UseStream(cudaStream_t stream) {
 absl::Status CudaLayers::Multiply(const Gemm& gemm, const float* a, const float* b, float* c,
                                   cudaStream_t stream) {
   SHARDPROOF_RETURN_IF_ERROR(UseStream(stream));
-  if (options_.aligned && !(IsAligned(a) && IsAligned(b) && IsAligned(c))) {
+  if (options_.aligned && !(IsAlignedOperand(a) && IsAlignedOperand(b) && IsAlignedOperand(c))) {
     return absl::InvalidArgumentError(
         absl::StrCat("an operand of a matrix product lies at ", Shown(a), ", ", Shown(b), " or ",
-                     Shown(c), "; accepted are multiples of ", kAlignment, " bytes"));
+                     Shown(c), "; accepted are multiples of ", kOperandAlignment, " bytes"));
   }
   const auto bytes = [](const Matrix& matrix) {
     return static_cast<size_t>(matrix.count) * sizeof(float);
   };
-  if (!IsAligned(a)) {
+  if (!IsAlignedOperand(a)) {
     SHARDPROOF_CUDA_OK(
         cudaMemcpyAsync(gemm.a.place, a, bytes(gemm.a), cudaMemcpyDeviceToDevice, stream));
     a = gemm.a.place;
   }
-  if (!IsAligned(b)) {
+  if (!IsAlignedOperand(b)) {
     SHARDPROOF_CUDA_OK(
         cudaMemcpyAsync(gemm.b.place, b, bytes(gemm.b), cudaMemcpyDeviceToDevice, stream));
     b = gemm.b.place;
   }
-  float* const result = IsAligned(c) ? c : gemm.c.place;
+  float* const result = IsAlignedOperand(c) ? c : gemm.c.place;
   const float one = 1;
   const float zero = 0;
   const cublasComputeType_t compute =

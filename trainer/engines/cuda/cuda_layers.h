@@ -47,6 +47,10 @@ class CudaLayers {
   CudaLayers(const CudaLayers&) = delete;
   CudaLayers& operator=(const CudaLayers&) = delete;
 
+  // What Create keeps on the device for layers of these shapes.
+  static int64_t WorkspaceBytes(absl::Span<const LinearShape> shapes,
+                                const CudaLayersOptions& options);
+
   // cuBLAS's workspace, room for unaligned operands, partial sums.
   int64_t workspace_bytes() const { return workspace_.bytes(); }
 

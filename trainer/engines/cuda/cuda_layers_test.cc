@@ -26,6 +26,21 @@ TEST(UsesCublas, LeavesVectorsAndEmptyLayers) {
   EXPECT_FALSE(UsesCublas({1024, 0, 1024}));
 }
 
+constexpr int64_t kMib = int64_t{1} << 20;
+
+TEST(CudaLayers, SaysBeforehandWhatItKeepsOnTheDevice) {
+  const LinearShape small = {4, 4, 4};
+  const LinearShape large = {64, 128, 256};
+  const int64_t without = CudaLayers::WorkspaceBytes({small}, {.aligned = true});
+  EXPECT_GT(without, 0);  // partial sums of losses
+  EXPECT_LT(without, kMib);
+  // The same shape twice needs no more than once.
+  EXPECT_EQ(CudaLayers::WorkspaceBytes({small, large, large}, {.aligned = true}),
+            without + 32 * kMib);
+  EXPECT_EQ(CudaLayers::WorkspaceBytes({large}, {.aligned = false}),
+            without + 32 * kMib + 4 * (64 * 128 + 128 * 256 + 64 * 256));
+}
+
 TEST(UsesCublas, LeavesExtentsThatCublasCannotCount) {
   EXPECT_FALSE(UsesCublas({16, int64_t{1} << 31, 16}));
 }

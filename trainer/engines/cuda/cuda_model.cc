@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/cuda/alignment.h"
 #include "trainer/engines/cuda/cuda_kernels.h"
 #include "trainer/engines/cuda/cuda_layers.h"
 #include "trainer/engines/cuda/cuda_status.h"
@@ -19,11 +20,20 @@
 namespace shardproof {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes, of every buffer here
+// By stage, of an mlp.
+std::vector<LinearShape> ShapesOf(const RunDescription& run) {
+  std::vector<LinearShape> shapes;
+  for (const Stage& stage : run.model.stages) {
+    const TensorSpec& weight = run.model.tensors[stage.tensors[0]];
+    shapes.push_back({run.data.micro_batch_size, weight.shape[1], weight.shape[0]});
+  }
+  return shapes;
+}
 
-int64_t RoundedUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-int64_t FloatBytes(int64_t count) { return RoundedUp(count * static_cast<int64_t>(sizeof(float))); }
+// Where a loss alone puts its targets.
+int64_t DerivativeBytes(const LinearShape& last) {
+  return AlignedFloatBytes(last.batch * last.out);
+}
 
 // trainer/model/mlp.cc, on the device.
 class CudaMlp : public CudaModel {
@@ -33,16 +43,13 @@ class CudaMlp : public CudaModel {
                                                            std::unique_ptr<ModelCompute> compute,
                                                            const CudaModelOptions& options) {
     auto model = std::unique_ptr<CudaMlp>(new CudaMlp(run, std::move(compute)));
-    for (const Stage& stage : run.model.stages) {
-      const TensorSpec& weight = run.model.tensors[stage.tensors[0]];
-      model->shapes_.push_back({run.data.micro_batch_size, weight.shape[1], weight.shape[0]});
-    }
+    model->shapes_ = ShapesOf(run);
     SHARDPROOF_ASSIGN_OR_RETURN(
         model->layers_,
         CudaLayers::Create(model->shapes_, {.tf32 = options.tf32, .aligned = options.aligned}));
     SHARDPROOF_ASSIGN_OR_RETURN(
         model->derivative_,
-        DeviceMemory::Allocate(FloatBytes(model->OutputCount()), "the loss's workspace"));
+        DeviceMemory::Allocate(DerivativeBytes(model->shapes_.back()), "the loss's workspace"));
     return std::unique_ptr<CudaModel>(std::move(model));
   }
 
@@ -268,21 +275,21 @@ class HostModel : public HostModelByCuda {
     int64_t boundary_bytes = 0;
     int64_t tensor_bytes = 0;
     for (int32_t boundary = 0; boundary <= stages; ++boundary) {
-      boundary_bytes = std::max(boundary_bytes, FloatBytes(BoundaryCount(boundary)));
+      boundary_bytes = std::max(boundary_bytes, AlignedFloatBytes(BoundaryCount(boundary)));
     }
     for (int32_t stage = 0; stage < stages; ++stage) {
       int64_t bytes = 0;
       for (size_t i = 0; i < run_.model.stages[stage].tensors.size(); ++i) {
-        bytes += FloatBytes(ElementsOf(stage, i));
+        bytes += AlignedFloatBytes(ElementsOf(stage, i));
       }
       tensor_bytes = std::max(tensor_bytes, bytes);
     }
     SHARDPROOF_ASSIGN_OR_RETURN(
-        memory_, DeviceMemory::Allocate(kAlignment + 4 * boundary_bytes + 2 * tensor_bytes,
+        memory_, DeviceMemory::Allocate(kBufferAlignment + 4 * boundary_bytes + 2 * tensor_bytes,
                                         "the oracle's buffers"));
     char* place = static_cast<char*>(memory_.data());
     loss_ = reinterpret_cast<double*>(place);
-    place += kAlignment;
+    place += kBufferAlignment;
     for (float** buffer : {&in_, &out_, &out_gradient_, &in_gradient_}) {
       *buffer = reinterpret_cast<float*>(place);
       place += boundary_bytes;
@@ -339,7 +346,7 @@ class HostModel : public HostModelByCuda {
       const int64_t count = ElementsOf(stage, i);
       if (needed) SHARDPROOF_RETURN_IF_ERROR(ToDevice(parameters[i], count, place));
       on_device.push_back(place);
-      place += FloatBytes(count) / static_cast<int64_t>(sizeof(float));
+      place += AlignedFloatBytes(count) / static_cast<int64_t>(sizeof(float));
     }
     return on_device;
   }
@@ -349,7 +356,7 @@ class HostModel : public HostModelByCuda {
     float* place = gradients_;
     for (size_t i = 0; i < gradients.size(); ++i) {
       places.push_back(gradients[i] == nullptr ? nullptr : place);
-      place += FloatBytes(ElementsOf(stage, i)) / static_cast<int64_t>(sizeof(float));
+      place += AlignedFloatBytes(ElementsOf(stage, i)) / static_cast<int64_t>(sizeof(float));
     }
     return places;
   }
@@ -371,6 +378,13 @@ class HostModel : public HostModelByCuda {
 };
 
 }  // namespace
+
+int64_t CudaModelWorkspaceBytes(const RunDescription& run, const CudaModelOptions& options) {
+  if (run.model.kind == ModelKind::kProbe || !MakeModelCompute(run).ok()) return 0;
+  const std::vector<LinearShape> shapes = ShapesOf(run);
+  return CudaLayers::WorkspaceBytes(shapes, {.tf32 = options.tf32, .aligned = options.aligned}) +
+         DerivativeBytes(shapes.back());
+}
 
 absl::StatusOr<std::unique_ptr<CudaModel>> MakeCudaModel(const RunDescription& run,
                                                          const CudaModelOptions& options) {

@@ -49,6 +49,9 @@ struct CudaModelOptions {
   bool aligned = false;
 };
 
+// workspace_bytes() of the model that MakeCudaModel makes; 0 where it makes none.
+int64_t CudaModelWorkspaceBytes(const RunDescription& run, const CudaModelOptions& options);
+
 // On the current device, for which it waits once: it loads the kernels of cuda_kernels.h and
 // layer_kernels.h and runs every product that cuBLAS will be asked for, so that nothing is loaded
 // later. Errors of MakeModelCompute, which come before any of

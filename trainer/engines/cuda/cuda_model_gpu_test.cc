@@ -203,7 +203,9 @@ Pass OnDevice(const RunDescription& run, CudaModel& model, int64_t offset) {
 std::unique_ptr<CudaModel> ModelOf(const RunDescription& run) {
   auto model = MakeCudaModel(run, {});
   EXPECT_TRUE(model.ok()) << model.status();
-  return model.ok() ? *std::move(model) : nullptr;
+  if (!model.ok()) return nullptr;
+  EXPECT_EQ((*model)->workspace_bytes(), CudaModelWorkspaceBytes(run, {}));
+  return *std::move(model);
 }
 
 std::unique_ptr<HostModelByCuda> HostModelOf(const RunDescription& run) {

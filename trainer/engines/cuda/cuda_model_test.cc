@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "trainer/engines/cuda/cuda_layers.h"
+
 namespace shardproof {
 namespace {
 
@@ -13,6 +15,7 @@ void ExpectTheCpusError(const RunDescription& run, absl::StatusCode code) {
   ASSERT_EQ(expected.code(), code);
   EXPECT_EQ(MakeCudaModel(run, {}).status(), expected);
   EXPECT_EQ(MakeHostModelByCuda(run, /*device=*/0, {}).status(), expected);
+  EXPECT_EQ(CudaModelWorkspaceBytes(run, {}), 0);
 }
 
 TEST(CudaModel, AnOpaqueModelIsUnimplemented) {
@@ -28,6 +31,19 @@ TEST(CudaModel, AnMlpWhoseLayersDoNotFitIsInvalid) {
                        {.name = "second", .shape = {2, 4}, .aliases = {}}};
   run.model.stages = {{"a", {0}}, {"b", {1}}};
   ExpectTheCpusError(run, absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CudaModel, SaysBeforehandWhatItKeepsOnTheDevice) {
+  RunDescription run;
+  run.data.micro_batch_size = 64;
+  run.model.tensors = {{.name = "first", .shape = {128, 256}, .aliases = {}},
+                       {.name = "second", .shape = {32, 128}, .aliases = {}}};
+  run.model.stages = {{"a", {0}}, {"b", {1}}};
+  const int64_t layers =
+      CudaLayers::WorkspaceBytes({{64, 256, 128}, {64, 128, 32}}, {.aligned = true});
+  EXPECT_EQ(CudaModelWorkspaceBytes(run, {.aligned = true}), layers + 4 * 64 * 32);
+  run.model.kind = ModelKind::kProbe;
+  EXPECT_EQ(CudaModelWorkspaceBytes(run, {.aligned = true}), 0);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "trainer/engines/cuda/cuda_stages.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "invariants/run_description/status_macros.h"
+#include "trainer/engines/cuda/alignment.h"
 #include "trainer/engines/cuda/cuda_kernels.h"
 #include "trainer/engines/cuda/cuda_status.h"
 #include "trainer/engines/stage_runner.h"
@@ -11,22 +13,10 @@
 namespace shardproof {
 namespace {
 
-constexpr int64_t kAlignment = 256;  // bytes, of each place in workspace
-
-int64_t AlignedBytes(int64_t elements) {
-  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// cuBLAS picks its kernels by the alignment of addresses too, and vectors are of 16 bytes: a
-// tensor that lies askew in its buffer is used in workspace, so that its bits are those of any
-// other place.
-bool IsAligned(const float* tensor) { return reinterpret_cast<uintptr_t>(tensor) % 16 == 0; }
-
 // Computes nothing and notes what it is asked for.
 class WorkspaceCounter : public StageArithmetic {
  public:
-  bool InPlace(const float* tensor) const override { return IsAligned(tensor); }
+  bool InPlace(const float* tensor) const override { return IsAlignedOperand(tensor); }
   float* Workspace(const StageWorkspace& place, int64_t elements) override {
     int64_t& most = needs_[{place.use, place.index}];
     most = std::max(most, elements);
@@ -65,28 +55,40 @@ WorkspaceNeeds FindWorkspaceNeeds(const RunDescription& run, const Placement& pl
   return counter.needs();
 }
 
-absl::Status CudaStages::Reserve(const WorkspaceNeeds& needs) {
-  bool enough = true;
-  for (const auto& [place, elements] : needs) {
-    int64_t& most = reserved_[place];
-    enough = enough && most >= elements;
+WorkspaceNeeds Larger(const WorkspaceNeeds& a, const WorkspaceNeeds& b) {
+  WorkspaceNeeds larger = a;
+  for (const auto& [place, elements] : b) {
+    int64_t& most = larger[place];
     most = std::max(most, elements);
   }
-  if (enough) return absl::OkStatus();
+  return larger;
+}
+
+int64_t WorkspaceBytes(const WorkspaceNeeds& needs) {
   int64_t bytes = 0;
-  for (const auto& [place, elements] : reserved_) bytes += AlignedBytes(elements);
+  for (const auto& [place, elements] : needs) bytes += AlignedFloatBytes(elements);
+  return bytes;
+}
+
+absl::Status CudaStages::Reserve(const WorkspaceNeeds& needs) {
+  WorkspaceNeeds larger = Larger(reserved_, needs);
+  if (larger == reserved_) return absl::OkStatus();
+  reserved_ = std::move(larger);
   workspace_ = DeviceMemory();  // the old one first: both may not fit
-  SHARDPROOF_ASSIGN_OR_RETURN(workspace_,
-                              DeviceMemory::Allocate(bytes, "workspace for scattered tensors"));
+  SHARDPROOF_ASSIGN_OR_RETURN(
+      workspace_,
+      DeviceMemory::Allocate(WorkspaceBytes(reserved_), "workspace for scattered tensors"));
   char* next = static_cast<char*>(workspace_.data());
   for (const auto& [place, elements] : reserved_) {
     slots_[place] = {reinterpret_cast<float*>(next), elements};
-    next += AlignedBytes(elements);
+    next += AlignedFloatBytes(elements);
   }
   return absl::OkStatus();
 }
 
-bool CudaStages::InPlace(const float* tensor) const { return IsAligned(tensor); }
+// A tensor that lies askew in its buffer is used in workspace, so that its bits are those of any
+// other place.
+bool CudaStages::InPlace(const float* tensor) const { return IsAlignedOperand(tensor); }
 
 float* CudaStages::Workspace(const StageWorkspace& place, int64_t elements) {
   if (elements == 0) return nullptr;

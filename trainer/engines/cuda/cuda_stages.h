@@ -28,6 +28,12 @@ using WorkspaceNeeds = std::map<std::pair<StageWorkspace::Use, int32_t>, int64_t
 WorkspaceNeeds FindWorkspaceNeeds(const RunDescription& run, const Placement& placement,
                                   const StepPlan& plan);
 
+// By place, what suffices for both.
+WorkspaceNeeds Larger(const WorkspaceNeeds& a, const WorkspaceNeeds& b);
+
+// What Reserve takes on the device for them alone.
+int64_t WorkspaceBytes(const WorkspaceNeeds& needs);
+
 // Everything is enqueued on the stream of SetStream. After the first error nothing more is.
 class CudaStages : public StageArithmetic {
  public:

@@ -39,5 +39,15 @@ TEST(WorkspaceNeeds, TensorsThatLieAskewNeedTheirs) {
   EXPECT_EQ(parameter->second, 15);
 }
 
+// Two plans of one rank: each place as large as either needs, at multiples of 256 bytes.
+TEST(WorkspaceNeeds, OnePieceServesBothPlans) {
+  const std::pair<StageWorkspace::Use, int32_t> first = {StageWorkspace::Use::kParameter, 0};
+  const std::pair<StageWorkspace::Use, int32_t> second = {StageWorkspace::Use::kGradient, 4};
+  const WorkspaceNeeds larger = Larger({{first, 15}, {second, 1}}, {{first, 65}});
+  EXPECT_EQ(larger, (WorkspaceNeeds{{first, 65}, {second, 1}}));
+  EXPECT_EQ(WorkspaceBytes(larger), 512 + 256);
+  EXPECT_EQ(WorkspaceBytes({}), 0);
+}
+
 }  // namespace
 }  // namespace shardproof

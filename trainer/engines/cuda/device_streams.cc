@@ -98,4 +98,25 @@ absl::Status OperationEvents::Wait(int32_t op, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
+MarkEvents::~MarkEvents() {
+  for (cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
+}
+
+absl::Status MarkEvents::Record(int32_t mark, cudaStream_t stream) {
+  if (static_cast<size_t>(mark) == events_.size()) {
+    cudaEvent_t event = nullptr;
+    SHARDPROOF_CUDA_OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    events_.push_back(event);
+  }
+  SHARDPROOF_CUDA_OK(cudaEventRecord(events_[mark], stream));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> MarkEvents::Done(int32_t mark) const {
+  const cudaError_t error = cudaEventQuery(events_[mark]);
+  if (error == cudaErrorNotReady) return false;
+  SHARDPROOF_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery(events_[mark])"));
+  return true;
+}
+
 }  // namespace shardproof

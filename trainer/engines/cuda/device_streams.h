@@ -67,6 +67,23 @@ class OperationEvents {
   std::vector<int32_t> event_of_op_;  // into events_; -1: none
 };
 
+// The events of LaunchWindow's marks.
+class MarkEvents {
+ public:
+  MarkEvents() = default;
+  MarkEvents(const MarkEvents&) = delete;
+  MarkEvents& operator=(const MarkEvents&) = delete;
+  ~MarkEvents();
+
+  // Enqueues the mark; a number is at most the count of those before.
+  absl::Status Record(int32_t mark, cudaStream_t stream);
+  // Whether the stream has come to it. Does not wait.
+  absl::StatusOr<bool> Done(int32_t mark) const;
+
+ private:
+  std::vector<cudaEvent_t> events_;  // by mark
+};
+
 // A value in pinned host memory, to which a stream can copy without making the host wait.
 template <typename T>
 class PinnedValue {

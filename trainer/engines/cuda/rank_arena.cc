@@ -30,18 +30,24 @@ int64_t DriverFigure(int64_t taken, int64_t asked) {
   return taken >= asked && taken <= asked + kRounding ? taken : -1;
 }
 
-absl::Status RankArena::CheckRoom(const Owner& owner, absl::Span<const Arena> arenas) {
+DeviceNeed RankArena::NeedOf(DeviceNeed need, absl::Span<const Arena> arenas) {
   const Arena& largest = Largest(arenas);
+  need.arena_steady = largest.steady;
+  need.arena_total = largest.total;
+  return need;
+}
+
+absl::Status RankArena::CheckRoom(const DeviceNeed& need) {
   SHARDPROOF_ASSIGN_OR_RETURN(const int64_t free, FreeBytes());
-  if (free >= largest.total) return absl::OkStatus();
-  return OutOfDeviceMemory(owner.rank, owner.device, owner.mode, largest, largest.total, free);
+  const int64_t asked = need.arena_total + need.workspace;
+  return free >= asked ? absl::OkStatus() : OutOfDeviceMemory(need, asked, free);
 }
 
 absl::StatusOr<DeviceMemory> RankArena::Take(int64_t bytes) const {
   SHARDPROOF_ASSIGN_OR_RETURN(const int64_t free, FreeBytes());
   absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(bytes, "the arena");
   if (absl::IsResourceExhausted(memory.status())) {
-    return OutOfDeviceMemory(owner_.rank, owner_.device, owner_.mode, arena_, bytes, free);
+    return OutOfDeviceMemory(need_, bytes, free);
   }
   return memory;
 }
@@ -54,9 +60,9 @@ absl::Status RankArena::Measure(int64_t bytes, int64_t& taken) {
   return absl::OkStatus();
 }
 
-absl::Status RankArena::Allocate(Owner owner, KeptRegion kept, absl::Span<const Arena> arenas,
+absl::Status RankArena::Allocate(DeviceNeed need, KeptRegion kept, absl::Span<const Arena> arenas,
                                  bool measured) {
-  owner_ = std::move(owner);
+  need_ = std::move(need);
   kept_ = std::move(kept);
   arena_ = Largest(arenas);
   for (const Arena& arena : arenas) plan_peak_ = std::max(plan_peak_, arena.plan_peak);
@@ -73,6 +79,7 @@ absl::Status RankArena::Use(const StepPlan& plan, Arena arena) {
   arena_ = std::move(arena);
   plan_peak_ = std::max(plan_peak_, arena_.plan_peak);
   if (arena_.total > memory_.bytes()) {
+    need_.arena_total = arena_.total;
     SHARDPROOF_ASSIGN_OR_RETURN(DeviceMemory larger, Take(arena_.total));
     SHARDPROOF_CUDA_OK(cudaMemcpy(larger.data(), memory_.data(), static_cast<size_t>(kept_.bytes),
                                   cudaMemcpyDeviceToDevice));

@@ -5,7 +5,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,21 +23,16 @@ int64_t DriverFigure(int64_t taken, int64_t asked);
 
 class RankArena {
  public:
-  // Whose it is, for messages.
-  struct Owner {
-    Rank rank;
-    int device = 0;
-    std::string mode;
-  };
-
-  // OutOfDeviceMemory where the current device has not enough for the largest of the arenas now.
-  static absl::Status CheckRoom(const Owner& owner, absl::Span<const Arena> arenas);
+  // `need` with the figures of the largest of the arenas.
+  static DeviceNeed NeedOf(DeviceNeed need, absl::Span<const Arena> arenas);
+  // OutOfDeviceMemory where the current device has not enough for all of that now.
+  static absl::Status CheckRoom(const DeviceNeed& need);
 
   // On the current device. Takes the memory that the largest of the arenas, one of each plan,
   // needs. `measured`: nobody else uses the device, so the driver's figures mean something; the
   // kept part is then allocated alone first, for its figure. ResourceExhausted as
-  // OutOfDeviceMemory.
-  absl::Status Allocate(Owner owner, KeptRegion kept, absl::Span<const Arena> arenas,
+  // OutOfDeviceMemory; `need` is NeedOf's.
+  absl::Status Allocate(DeviceNeed need, KeptRegion kept, absl::Span<const Arena> arenas,
                         bool measured);
   // Of a plan with these buffers that runs next. It may need more memory than the plans before;
   // then what is kept moves. Between steps, with nothing under way on the device.
@@ -58,6 +52,8 @@ class RankArena {
   int64_t floats(int32_t buffer) const { return floats_[buffer]; }
 
   const Arena& arena() const { return arena_; }
+  // What it and the workspace beside it need, of the plan that needs most so far.
+  const DeviceNeed& need() const { return need_; }
   // Of all plans so far.
   int64_t total() const { return memory_.bytes(); }
   int64_t plan_peak() const { return plan_peak_; }
@@ -72,7 +68,7 @@ class RankArena {
     return reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + offset);
   }
 
-  Owner owner_;
+  DeviceNeed need_;
   KeptRegion kept_;
   Arena arena_;  // of the plan in use
   DeviceMemory memory_;

@@ -17,6 +17,7 @@
 #include "trainer/engines/cuda/update_factors.h"
 #include "trainer/engines/plan_bounds.h"
 #include "trainer/engines/step_report.h"
+#include "trainer/model/model_compute.h"
 
 namespace shardproof {
 namespace {
@@ -24,6 +25,11 @@ namespace {
 // Between two looks at a step that is under way. Steps are timed on the device, so this costs
 // none of what is reported.
 constexpr auto kPause = std::chrono::microseconds(50);
+
+// Launches that a rank lets be pending: half of what CUDA takes before it makes the host wait, and
+// enough for the GPU to have work for milliseconds. And of those, how many one mark stands for.
+constexpr int64_t kMostPending = 512;
+constexpr int64_t kBetweenMarks = 64;
 
 // "operation 12 (all_gather of unit 3 on the communication stream)".
 std::string DescribeOperation(const StepPlan& plan, int32_t index) {
@@ -39,6 +45,23 @@ std::string DescribeOperation(const StepPlan& plan, int32_t index) {
   if (op.bucket >= 0) absl::StrAppend(&text, ", bucket ", op.bucket);
   if (op.micro_batch >= 0) absl::StrAppend(&text, ", micro-batch ", op.micro_batch);
   return absl::StrCat(text, ", ", Name(op.stream), " stream)");
+}
+
+// First, stride and count of a group, and the stream.
+using GroupKey = std::tuple<int32_t, int32_t, int32_t, StreamId>;
+
+// Each once, ascending.
+std::vector<GroupKey> GroupsOf(absl::Span<const StepPlan* const> plans) {
+  std::vector<GroupKey> keys;
+  for (const StepPlan* plan : plans) {
+    for (const Op& op : plan->ops) {
+      if (op.kind != OpKind::kCollective) continue;
+      keys.emplace_back(op.group.first, op.group.stride, op.group.count, op.stream);
+    }
+  }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
 }
 
 // A wait for what is enqueued later would be none.
@@ -58,7 +81,11 @@ absl::Status CheckWaits(const StepPlan& plan) {
 }  // namespace
 
 RankExecutor::RankExecutor(const EngineContext& context, Rank rank, bool alone)
-    : context_(context), run_(context.run), rank_(rank), alone_(alone) {
+    : context_(context),
+      run_(context.run),
+      rank_(rank),
+      alone_(alone),
+      window_(kMostPending, kBetweenMarks) {
   updates_.assign(run_.model.tensors.size(), 0);
 }
 
@@ -82,16 +109,18 @@ absl::Status RankExecutor::Prepare(StepPlan first, const StepPlan& steady) {
   }
   SHARDPROOF_RETURN_IF_ERROR(At(-1, streams_.Create()));
   SHARDPROOF_RETURN_IF_ERROR(AllocateMemory(first, steady));
-  const WorkspaceNeeds later = FindWorkspaceNeeds(run_, context_.parts.placement, steady);
-  SHARDPROOF_RETURN_IF_ERROR(At(-1, arithmetic_->Reserve(later)));
   plan_ = std::move(first);
-  SHARDPROOF_RETURN_IF_ERROR(
-      At(-1, arithmetic_->Reserve(FindWorkspaceNeeds(run_, context_.parts.placement, plan_))));
   SHARDPROOF_RETURN_IF_ERROR(At(-1, events_.Fit(plan_)));
   return At(-1, UploadInitialState());
 }
 
+// In front of an error of an allocation, who asked; with what the mode needs if it was too much.
+absl::Status RankExecutor::MemoryError(const DeviceNeed& need, const absl::Status& status) const {
+  return absl::IsResourceExhausted(status) ? WithNeed(need, status) : At(-1, status);
+}
+
 absl::Status RankExecutor::AllocateMemory(const StepPlan& first, const StepPlan& steady) {
+  SHARDPROOF_RETURN_IF_ERROR(At(-1, MakeModelCompute(run_).status()));
   const StepPlan* const plans[] = {&first, &steady};
   kept_ = LayOutKept(plans);
   std::vector<Arena> arenas;
@@ -99,20 +128,29 @@ absl::Status RankExecutor::AllocateMemory(const StepPlan& first, const StepPlan&
     SHARDPROOF_ASSIGN_OR_RETURN(Arena arena, LayOutArena(kept_, *plan));
     arenas.push_back(std::move(arena));
   }
-  RankArena::Owner owner = {rank_, context_.world.device(rank_), ModeRowName(run_.sharding)};
-  // Before the model, which needs some memory for a moment and could not say what the mode needs.
-  SHARDPROOF_RETURN_IF_ERROR(RankArena::CheckRoom(owner, arenas));
+  const Placement& placement = context_.parts.placement;
+  const WorkspaceNeeds scattered = Larger(FindWorkspaceNeeds(run_, placement, first),
+                                          FindWorkspaceNeeds(run_, placement, steady));
   // CudaStages and the arena give the model nothing that is not aligned.
-  absl::StatusOr<std::unique_ptr<CudaModel>> model =
-      MakeCudaModel(run_, {.tf32 = context_.options.tf32, .aligned = true});
-  if (!model.ok()) return At(-1, model.status());
+  const CudaModelOptions options = {.tf32 = context_.options.tf32, .aligned = true};
+  DeviceNeed need = {rank_, context_.world.device(rank_), ModeRowName(run_.sharding)};
+  need.workspace = CudaModelWorkspaceBytes(run_, options) + WorkspaceBytes(scattered) +
+                   static_cast<int64_t>(sizeof(Results));
+  need = RankArena::NeedOf(std::move(need), arenas);
+  // First: the model needs some more memory for a moment, and the arena is the most of it.
+  SHARDPROOF_RETURN_IF_ERROR(RankArena::CheckRoom(need));
+  absl::StatusOr<std::unique_ptr<CudaModel>> model = MakeCudaModel(run_, options);
+  if (!model.ok()) return MemoryError(need, model.status());
   model_ = *std::move(model);
-  SHARDPROOF_RETURN_IF_ERROR(arena_.Allocate(std::move(owner), kept_, arenas, /*measured=*/alone_));
+  SHARDPROOF_RETURN_IF_ERROR(arena_.Allocate(need, kept_, arenas, /*measured=*/alone_));
   SHARDPROOF_RETURN_IF_ERROR(arena_.Use(first, std::move(arenas[0])));
-  SHARDPROOF_ASSIGN_OR_RETURN(device_results_, DeviceMemory::Allocate(sizeof(Results), "a loss"));
+  absl::StatusOr<DeviceMemory> results = DeviceMemory::Allocate(sizeof(Results), "a loss");
+  if (!results.ok()) return MemoryError(need, results.status());
+  device_results_ = *std::move(results);
   SHARDPROOF_RETURN_IF_ERROR(At(-1, results_.Create()));
   double* const loss = &static_cast<Results*>(device_results_.data())->loss;
   arithmetic_ = std::make_unique<CudaStages>(*model_, loss);
+  SHARDPROOF_RETURN_IF_ERROR(MemoryError(need, arithmetic_->Reserve(scattered)));
   stages_ = std::make_unique<StageRunner>(run_, context_.parts.placement, *arithmetic_);
   return absl::OkStatus();
 }
@@ -153,26 +191,22 @@ absl::Status RankExecutor::Install(StepPlan plan) {
   SHARDPROOF_ASSIGN_OR_RETURN(Arena arena, LayOutArena(kept_, plan));
   SHARDPROOF_RETURN_IF_ERROR(At(-1, arena_.Use(plan, std::move(arena))));
   SHARDPROOF_RETURN_IF_ERROR(
-      At(-1, arithmetic_->Reserve(FindWorkspaceNeeds(run_, context_.parts.placement, plan))));
+      MemoryError(arena_.need(),
+                  arithmetic_->Reserve(FindWorkspaceNeeds(run_, context_.parts.placement, plan))));
   SHARDPROOF_RETURN_IF_ERROR(At(-1, events_.Fit(plan)));
   plan_ = std::move(plan);
   const StepPlan* const plans[] = {&plan_};
   return ConnectGroups(plans);
 }
 
+size_t RankExecutor::CountGroups(const StepPlan& plan) {
+  const StepPlan* const plans[] = {&plan};
+  return GroupsOf(plans).size();
+}
+
 // In one order on all ranks, so that those that share several groups meet in each.
 absl::Status RankExecutor::ConnectGroups(absl::Span<const StepPlan* const> plans) {
-  using Key = std::tuple<int32_t, int32_t, int32_t, StreamId>;
-  std::vector<Key> keys;
-  for (const StepPlan* plan : plans) {
-    for (const Op& op : plan->ops) {
-      if (op.kind != OpKind::kCollective) continue;
-      keys.emplace_back(op.group.first, op.group.stride, op.group.count, op.stream);
-    }
-  }
-  std::sort(keys.begin(), keys.end());
-  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-  for (const auto& [first, stride, count, stream] : keys) {
+  for (const auto& [first, stride, count, stream] : GroupsOf(plans)) {
     auto end = std::make_unique<GroupEnd>();
     end->group = {first, stride, count};
     end->stream = stream;
@@ -199,7 +233,7 @@ RankExecutor::GroupEnd* RankExecutor::EndOf(Group group, StreamId stream) {
 
 absl::Status RankExecutor::RunStep(int64_t data_step, const std::atomic<bool>& stop) {
   const absl::Time deadline = absl::Now() + context_.options.timeout;
-  SHARDPROOF_RETURN_IF_ERROR(EnqueueStep(data_step));
+  SHARDPROOF_RETURN_IF_ERROR(EnqueueStep(data_step, deadline, stop));
   SHARDPROOF_RETURN_IF_ERROR(AwaitStep(deadline, stop));
   absl::StatusOr<double> milliseconds = streams_.Milliseconds();
   if (!milliseconds.ok()) return At(-1, milliseconds.status());
@@ -207,18 +241,64 @@ absl::Status RankExecutor::RunStep(int64_t data_step, const std::atomic<bool>& s
   return absl::OkStatus();
 }
 
-absl::Status RankExecutor::EnqueueStep(int64_t data_step) {
+absl::Status RankExecutor::EnqueueStep(int64_t data_step, absl::Time deadline,
+                                       const std::atomic<bool>& stop) {
   started_.clear();
   ended_ = 0;
+  oldest_.store(-1);
+  window_.Clear();  // the last step has ended
   place_of_op_.assign(plan_.ops.size(), -1);
   clipped_ = false;
   stages_->BeginStep();
   SHARDPROOF_RETURN_IF_ERROR(At(-1, BeginStep()));
   for (size_t op = 0; op < plan_.ops.size(); ++op) {
     const int32_t index = static_cast<int32_t>(op);
+    at_op_.store(index);
+    SHARDPROOF_RETURN_IF_ERROR(AwaitRoom(deadline, stop));
     SHARDPROOF_RETURN_IF_ERROR(At(index, Issue(index, data_step)));
+    SHARDPROOF_RETURN_IF_ERROR(At(index, NoteLaunches(plan_.ops[index])));
   }
+  at_op_.store(-1);
   return At(-1, EndStep());
+}
+
+// Waits only where CUDA would make the host wait too, soon.
+absl::Status RankExecutor::AwaitRoom(absl::Time deadline, const std::atomic<bool>& stop) {
+  while (true) {
+    SHARDPROOF_RETURN_IF_ERROR(MayGoOn(deadline, stop));
+    const absl::StatusOr<bool> room =
+        window_.HasRoom([this](int32_t mark) { return marks_.Done(mark); });
+    if (!room.ok()) return At(-1, room.status());
+    if (*room) return absl::OkStatus();
+    // Their errors, and how far they are for TimedOut.
+    SHARDPROOF_RETURN_IF_ERROR(CollectivesHaveEnded().status());
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+absl::Status RankExecutor::MayGoOn(absl::Time deadline, const std::atomic<bool>& stop) {
+  if (stop.load()) {
+    return absl::CancelledError(
+        absl::StrCat("rank ", rank_.value, " stopped, since another rank had failed"));
+  }
+  if (absl::Now() <= deadline) return absl::OkStatus();
+  SHARDPROOF_RETURN_IF_ERROR(CollectivesHaveEnded().status());
+  return TimedOut();
+}
+
+absl::Status RankExecutor::NoteLaunches(const Op& op) {
+  const int32_t mark = window_.Add(op.stream, LaunchesOf(op));
+  return mark < 0 ? absl::OkStatus() : marks_.Record(mark, streams_.of(op.stream));
+}
+
+std::string RankExecutor::Whereabouts() const {
+  std::string text = absl::StrCat("rank ", rank_.value);
+  const int32_t at = at_op_.load();
+  const int32_t oldest = oldest_.load();
+  if (at >= 0) absl::StrAppend(&text, ", at ", DescribeOperation(plan_, at));
+  if (oldest < 0) return text;
+  return absl::StrCat(text, ", whose oldest collective not seen to end is ",
+                      DescribeOperation(plan_, oldest));
 }
 
 absl::Status RankExecutor::BeginStep() {
@@ -305,6 +385,7 @@ absl::Status RankExecutor::StartCollective(const Op& op, int32_t index) {
   call.label = op.unit >= 0 ? op.unit : op.bucket;
   GroupEnd* const end = EndOf(op.group, op.stream);
   place_of_op_[index] = static_cast<int32_t>(started_.size());
+  if (ended_ == started_.size()) oldest_.store(index);
   SHARDPROOF_ASSIGN_OR_RETURN(const CollectiveHandle handle, end->recorded->Start(call));
   started_.push_back({index, end->recorded.get(), handle});
   return absl::OkStatus();
@@ -375,26 +456,31 @@ absl::Status RankExecutor::AwaitStep(absl::Time deadline, const std::atomic<bool
   while (true) {
     SHARDPROOF_ASSIGN_OR_RETURN(const bool ended, HasEnded());
     if (ended) return absl::OkStatus();
-    if (stop.load()) {
-      return absl::CancelledError(
-          absl::StrCat("rank ", rank_.value, " stopped, since another rank had failed"));
-    }
-    if (absl::Now() > deadline) return TimedOut();
+    SHARDPROOF_RETURN_IF_ERROR(MayGoOn(deadline, stop));
     std::this_thread::sleep_for(kPause);
   }
 }
 
 // Collectives are asked too, since some errors show there alone.
 absl::StatusOr<bool> RankExecutor::HasEnded() {
+  SHARDPROOF_ASSIGN_OR_RETURN(const bool communicated, CollectivesHaveEnded());
+  if (!communicated) return false;
+  const absl::StatusOr<bool> finished = streams_.Finished();
+  if (!finished.ok()) return At(-1, finished.status());
+  return *finished;
+}
+
+// Of those started so far.
+absl::StatusOr<bool> RankExecutor::CollectivesHaveEnded() {
   for (; ended_ < started_.size(); ++ended_) {
     const StartedCollective& next = started_[ended_];
     const absl::StatusOr<bool> done = next.communicator->Poll(next.handle);
     if (!done.ok()) return At(next.op, done.status());
+    oldest_.store(next.op);
     if (!*done) return false;
   }
-  const absl::StatusOr<bool> finished = streams_.Finished();
-  if (!finished.ok()) return At(-1, finished.status());
-  return *finished;
+  oldest_.store(-1);
+  return true;
 }
 
 absl::Status RankExecutor::TimedOut() const {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,7 @@
 #include "trainer/engines/cuda/cuda_model.h"
 #include "trainer/engines/cuda/cuda_stages.h"
 #include "trainer/engines/cuda/device_streams.h"
+#include "trainer/engines/cuda/launch_window.h"
 #include "trainer/engines/cuda/rank_arena.h"
 #include "trainer/engines/engine_parts.h"
 #include "trainer/engines/stage_runner.h"
@@ -53,10 +55,19 @@ class RankExecutor {
   // The plan of the next steps. With all members at about the same time: its groups may be new.
   absl::Status Install(StepPlan plan);
 
-  // Enqueues a step and waits until it has ended, or `stop` is set: Cancelled then.
+  // Enqueues a step and waits until it has ended, or `stop` is set: Cancelled then. Looks at `stop`
+  // and at the timeout before each operation and while it waits, which it does outside of CUDA
+  // and of the world as long as no operation alone fills CUDA's launch queue.
   absl::Status RunStep(int64_t data_step, const std::atomic<bool>& stop);
   // Copies what is kept between steps to the host.
   absl::Status CopyState();
+
+  // The groups that a plan talks in, once for each stream: as many meetings a rank connects in.
+  static size_t CountGroups(const StepPlan& plan);
+
+  // "rank 0, at operation 12 (...), whose oldest collective not seen to end is operation 3 (...)".
+  // Any thread, also within a step: it waits for nothing and asks no device.
+  std::string Whereabouts() const;
 
   // Any thread, between steps.
   Rank rank() const { return rank_; }
@@ -95,12 +106,16 @@ class RankExecutor {
 
   // In front of an error, who met it and where.
   absl::Status At(int32_t op, const absl::Status& status) const;
+  absl::Status MemoryError(const DeviceNeed& need, const absl::Status& status) const;
   absl::Status AllocateMemory(const StepPlan& first, const StepPlan& steady);
   absl::Status UploadInitialState();
   absl::Status ConnectGroups(absl::Span<const StepPlan* const> plans);
   GroupEnd* EndOf(Group group, StreamId stream);
 
-  absl::Status EnqueueStep(int64_t data_step);
+  absl::Status EnqueueStep(int64_t data_step, absl::Time deadline, const std::atomic<bool>& stop);
+  absl::Status AwaitRoom(absl::Time deadline, const std::atomic<bool>& stop);
+  absl::Status MayGoOn(absl::Time deadline, const std::atomic<bool>& stop);
+  absl::Status NoteLaunches(const Op& op);
   absl::Status BeginStep();
   absl::Status EndStep();
   absl::Status Issue(int32_t index, int64_t data_step);
@@ -114,6 +129,7 @@ class RankExecutor {
 
   absl::Status AwaitStep(absl::Time deadline, const std::atomic<bool>& stop);
   absl::StatusOr<bool> HasEnded();
+  absl::StatusOr<bool> CollectivesHaveEnded();
   absl::Status TimedOut() const;
 
   const EngineContext& context_;
@@ -132,6 +148,8 @@ class RankExecutor {
   std::unique_ptr<StageRunner> stages_;
   DeviceStreams streams_;
   OperationEvents events_;  // of operations that other streams wait for
+  LaunchWindow window_;
+  MarkEvents marks_;
   std::vector<std::unique_ptr<GroupEnd>> groups_;
 
   std::vector<std::unique_ptr<float[]>> host_;  // by buffer; null unless kept
@@ -142,6 +160,10 @@ class RankExecutor {
   std::vector<int32_t> place_of_op_;        // by operation: its place in started_
   bool clipped_ = false;
   double milliseconds_ = 0;
+  // For Whereabouts, -1: none. The operation that is enqueued, and the first in started_ that is
+  // not seen done.
+  std::atomic<int32_t> at_op_ = -1;
+  std::atomic<int32_t> oldest_ = -1;
 };
 
 }  // namespace shardproof

@@ -1,7 +1,7 @@
 // How many GPUs a test was made for. It must ask before anything else, and fail where there are
 // fewer: nobody notices a test that skips itself.
-#ifndef INVARIANTS_SUITE_REQUIRED_GPUS_H_
-#define INVARIANTS_SUITE_REQUIRED_GPUS_H_
+#ifndef COLLECTIVES_REQUIRED_GPUS_H_
+#define COLLECTIVES_REQUIRED_GPUS_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ absl::StatusOr<int32_t> RequiredGpus(const char* value);
 
 }  // namespace shardproof
 
-#endif  // INVARIANTS_SUITE_REQUIRED_GPUS_H_
+#endif  // COLLECTIVES_REQUIRED_GPUS_H_

@@ -1,4 +1,4 @@
-#include "invariants/suite/required_gpus.h"
+#include "collectives/required_gpus.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

@@ -1,4 +1,4 @@
-#include "invariants/suite/required_gpus.h"
+#include "collectives/required_gpus.h"
 
 #include <string>
 
