@@ -294,12 +294,16 @@ expect_match "summary" "$(cat ../out/summary.md)" "replay: ci/bazel run"
   aborted //trainer:other_test SKIPPED
 } >../events
 echo 0 >../status
-for everything in "" --all; do
-  gate base HEAD --out ../out ${everything:+"${everything}"}
+for everything in "--all" "-- --config=gpu2"; do
+  # shellcheck disable=SC2086  # words on purpose
+  gate base HEAD --out ../out ${everything}
   expect_equal "all skipped" "${gate_status} $(tail -n 1 ../stdout | sed 's/ (.*//')" \
     "1 gate: failed: 0 passed, 0 failed, 2 skipped; all were skipped: this machine lacks what they need; seed 1"
 done
 expect_match "summary" "$(cat ../out/summary.md)" "Gate: failed.*all were skipped"
+# A change that only tests of another machine depend on does not close this one's gate.
+gate base HEAD --out ../out
+expect_equal "all that a change affects skipped" "${gate_status} $(tail -n 1 ../stdout | sed 's/ (.*//')" "0 gate: passed: 0 passed, 0 failed, 2 skipped; seed 1"
 {
   configured //trainer:third_test cc_test SMALL
   summary //trainer:third_test PASSED 10

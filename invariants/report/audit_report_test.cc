@@ -331,6 +331,9 @@ TEST(AuditExitCode, IsOneWhenARequiredCheckDidNotRun) {
   AuditReport report = Report({Passing(Mode::kZero2)});
   report.required = {"liveness"};
   EXPECT_EQ(AuditExitCode(report), 1);
+  EXPECT_THAT(AuditTable(report), HasSubstr("\nrequired and not observed: liveness (zero2)\n"));
+  report.required = {"padding"};
+  EXPECT_THAT(AuditTable(report), Not(HasSubstr("required and not observed")));
 }
 
 TEST(ExplainStep, ListsTheStepInIssueOrder) {

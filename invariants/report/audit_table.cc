@@ -269,11 +269,25 @@ std::string Heading(const AuditReport& report) {
                       DescribeRun(run, ""));
 }
 
-bool LacksEvidence(const ModeReport& mode, const std::vector<std::string>& required) {
-  return std::any_of(required.begin(), required.end(), [&](const std::string& name) {
-    const CheckResult* const check = FindCheck(mode, name);
-    return check == nullptr || check->verdict == Verdict::kNotObserved;
-  });
+bool LacksEvidence(const ModeReport& mode, const std::string& required) {
+  if (mode.result.verdict == Verdict::kRefused) return false;
+  const CheckResult* const check = FindCheck(mode, required);
+  return check == nullptr || check->verdict == Verdict::kNotObserved;
+}
+
+// The exit status alone would leave a reader of passes in the dark.
+std::string MissingEvidence(const AuditReport& report) {
+  std::string text;
+  for (const std::string& name : report.required) {
+    std::vector<std::string> modes;
+    for (const ModeReport& mode : report.modes) {
+      if (LacksEvidence(mode, name)) modes.push_back(ModeRowName(mode.run.sharding));
+    }
+    if (modes.empty()) continue;
+    absl::StrAppend(&text, "\nrequired and not observed: ", name, " (", absl::StrJoin(modes, ", "),
+                    ")\n");
+  }
+  return text;
 }
 
 }  // namespace
@@ -286,14 +300,17 @@ std::string ReplayLine(const AuditReport& report, const ModeReport& mode) {
 std::string AuditTable(const AuditReport& report) {
   return absl::StrCat(Heading(report), "\n\n", StateTable(report), "\n", CollectiveTable(report),
                       DeviceTable(report), CheckTable(report), Reasons(report), Refusals(report),
-                      Failures(report));
+                      MissingEvidence(report), Failures(report));
 }
 
 int AuditExitCode(const AuditReport& report) {
   bool passes = false;
   for (const ModeReport& mode : report.modes) {
     if (mode.result.verdict == Verdict::kRefused) continue;
-    if (mode.result.verdict == Verdict::kFail || LacksEvidence(mode, report.required)) return 1;
+    if (mode.result.verdict == Verdict::kFail) return 1;
+    for (const std::string& name : report.required) {
+      if (LacksEvidence(mode, name)) return 1;
+    }
     passes = true;
   }
   return passes ? 0 : 2;

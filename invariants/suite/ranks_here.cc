@@ -57,8 +57,8 @@ int RanksHere::Leave(int exit_code) {
 }
 
 int RanksHere::Fail(const absl::Status& status) {
-  // What was wrong before the processes met, a flag say, is wrong in all of them. Who has looked for
-  // the others and found nobody must speak for itself.
+  // What was wrong before the processes met, a flag say, is wrong in all of them. Who has looked
+  // for the others and found nobody must speak for itself.
   const bool known_to_all = agreement_ == nullptr ? !alone_ : IsKnownToAll(status);
   const bool said_by_rank_0 = !leads() && known_to_all;
   if (said_by_rank_0) AwaitTheEnd();
