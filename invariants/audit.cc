@@ -133,6 +133,7 @@ int Main(int argc, char** argv) {
     if (ranks.leads()) std::cout << request->help;
     return 0;
   }
+  const StdoutForReports reports(NeedsGpus(request->engine.engine));
   const absl::Status joined = ranks.Join(request->engine.timeout);
   if (!joined.ok()) return ranks.Fail(joined);
   const absl::StatusOr<int> exit_code = Audit(*request, ranks);

@@ -129,6 +129,7 @@ int Main(int argc, char** argv) {
     if (ranks.leads()) std::cout << request->help;
     return 0;
   }
+  const StdoutForReports reports(NeedsGpus(request->engine.engine));
   status = ranks.Join(request->engine.timeout);
   if (status.ok()) {
     status = request->bench ? RunBenchProgram(*request->bench, ranks.job(), ranks.local_rank())

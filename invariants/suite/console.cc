@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <ext/stdio_filebuf.h>
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
@@ -33,6 +35,29 @@ absl::Status EnterCallersDirectory() {
 int ReportBadInput(absl::string_view program, const absl::Status& status) {
   std::cerr << program << ": " << OnOneLine(status.message()) << "\n";
   return 2;
+}
+
+StdoutForReports::StdoutForReports(bool wanted) {
+  if (!wanted) return;
+  std::cout.flush();
+  std::fflush(stdout);
+  const int reports = dup(STDOUT_FILENO);
+  if (reports < 0) return;
+  if (dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+    close(reports);
+    return;
+  }
+  stdout_ = reports;
+  reports_ = std::make_unique<__gnu_cxx::stdio_filebuf<char>>(reports, std::ios::out);
+  before_ = std::cout.rdbuf(reports_.get());
+}
+
+StdoutForReports::~StdoutForReports() {
+  if (reports_ == nullptr) return;
+  std::cout.flush();
+  std::cout.rdbuf(before_);
+  std::fflush(stdout);
+  dup2(stdout_, STDOUT_FILENO);
 }
 
 ProgressLine::ProgressLine(bool wanted) : shown_(wanted && isatty(STDERR_FILENO) == 1) {}

@@ -2,7 +2,9 @@
 #ifndef INVARIANTS_SUITE_CONSOLE_H_
 #define INVARIANTS_SUITE_CONSOLE_H_
 
+#include <memory>
 #include <mutex>
+#include <streambuf>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,6 +22,22 @@ std::string OnOneLine(absl::string_view text);
 // Prints "program: message" on stderr, always as one line: names in messages come from flags
 // and files. Returns 2, the exit code of bad input.
 int ReportBadInput(absl::string_view program, const absl::Status& status);
+
+// While it lives, std::cout alone writes to what stdout was, and whoever else prints to stdout
+// prints to stderr: NCCL says there what NCCL_DEBUG asks for, and a report that is piped must stay
+// a report. Make one before a library runs; unless `wanted` nothing changes.
+class StdoutForReports {
+ public:
+  explicit StdoutForReports(bool wanted);
+  StdoutForReports(const StdoutForReports&) = delete;
+  StdoutForReports& operator=(const StdoutForReports&) = delete;
+  ~StdoutForReports();
+
+ private:
+  std::unique_ptr<std::streambuf> reports_;  // null: nothing was changed
+  int stdout_ = -1;                          // where they go, a descriptor of reports_
+  std::streambuf* before_ = nullptr;
+};
 
 // One line on stderr that is overwritten while work goes on and erased at the end. Only where
 // stderr is a terminal: logs and pipes see nothing of it. Any thread may show.
