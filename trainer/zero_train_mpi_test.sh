@@ -114,7 +114,8 @@ start_endless "${mark}"
 kill -STOP "$(pid_of 2 "${mark}")"
 expect_end 25 "${mark}"
 [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
-[[ "$(grep -c 'zero_train: ' stderr)" == 1 ]] || fail "not one line of the program on stderr"
+# mpirun wakes the stopped rank to end it, which may say that it is too late.
+[[ "$(grep 'zero_train: ' stderr | grep -vc '^rank 2 ends')" == 1 ]] || fail "not one line of the ranks that go on, on stderr"
 # Where it stopped, in a collective or between steps, is chance.
 grep 'zero_train: ' stderr | grep -q 'rank 2' || fail "the message does not name rank 2"
 
@@ -124,7 +125,9 @@ start_endless "${mark}"
 kill -STOP "$(pid_of 0 "${mark}")"
 expect_end 40 "${mark}"
 [[ "${status}" == 2 ]] || fail "exit code ${status}, not 2"
-grep 'zero_train: ' stderr | grep -q 'rank 0' || fail "the message does not name rank 0"
+# Between steps a rank may wait for rank 0's answer, and the others, in the next step already, for that rank: they name it, and it says the rest only if it
+# is given the time.
+grep 'zero_train: ' stderr | grep -qE 'rank 0|not arrived: rank [123]|awaited of rank [123]' || fail "the message names nobody who is missing"
 
 echo "${failures} failures"
 ((failures == 0))

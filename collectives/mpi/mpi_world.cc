@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/collective_calls.h"
 #include "collectives/communicator.h"
@@ -400,6 +401,8 @@ void MpiWorld::Abort(const absl::Status& why, int exit_code) {
   std::fprintf(stderr, "rank %d ends the job: %s\n", rank_.value,
                std::string(why.message()).c_str());
   std::fflush(nullptr);
+  // mpirun passes on what a process prints a moment later, and may lose what comes with its end.
+  absl::SleepFor(absl::Milliseconds(500));
   MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 
