@@ -1,6 +1,7 @@
 #include "invariants/suite/ranks_here.h"
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/mpi/mpi_launch.h"
@@ -56,7 +57,18 @@ int RanksHere::Leave(int exit_code) {
   return exit_code;
 }
 
-int RanksHere::Fail(const absl::Status& status) {
+// A rank that waits for a stopped rank 0 between steps keeps others waiting, who then name it
+// alone.
+absl::Status RanksHere::WithSilenceOfRank0(const absl::Status& error) const {
+  if (leads() || agreement_ == nullptr || IsKnownToAll(error)) return error;
+  if (absl::StrContains(error.message(), "rank 0")) return error;
+  const absl::Status answers = job_->GoneRanks().status();
+  if (answers.ok()) return error;
+  return absl::Status(error.code(), absl::StrCat(error.message(), "; and ", answers.message()));
+}
+
+int RanksHere::Fail(const absl::Status& error) {
+  const absl::Status status = WithSilenceOfRank0(error);
   // What was wrong before the processes met, a flag say, is wrong in all of them. Who has looked
   // for the others and found nobody must speak for itself.
   const bool known_to_all = agreement_ == nullptr ? !alone_ : IsKnownToAll(status);

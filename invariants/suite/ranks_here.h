@@ -72,6 +72,7 @@ class RanksHere {
 
  private:
   absl::Status Meet(absl::Duration timeout);
+  absl::Status WithSilenceOfRank0(const absl::Status& error) const;
   void AwaitTheEnd();
 
   const std::string program_;
